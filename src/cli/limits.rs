@@ -33,10 +33,10 @@ pub struct LimitArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(1..=MOST))]
     pub pending_requests: u64,
 
-    /// Limit on the bytes of pending requests, received or decoded. One connection may use a quarter, and an eighth is
-    /// reserved for requests of up to 64 KiB. Requests without room wait for two seconds and are then rejected as
-    /// RESOURCE_EXHAUSTED. 0 uses half of the memory that this process may use beyond 256 MiB, and at least a sixteenth
-    /// of all
+    /// Limit on the bytes of pending requests: received, decoded, and kept between cells, which may use half. One
+    /// connection may use a quarter, and an eighth is reserved for requests of up to 64 KiB. Requests without room wait
+    /// for two seconds and are then rejected as RESOURCE_EXHAUSTED. 0 uses half of the memory that this process may use
+    /// beyond 256 MiB, and at least a sixteenth of all
     #[arg(long = "max-pending-bytes", value_name = "BYTES", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u64).range(..=MOST))]
     pub pending_bytes: u64,

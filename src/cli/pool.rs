@@ -7,6 +7,7 @@ use tracing::{info, warn};
 use super::{CudaArgs, DeviceArgs, options, recording::TimelineRecording, server::StartedPool};
 use crate::{
     batching::ResourceAmount,
+    budget::Budget,
     engine::{Engines, onnxruntime::Runtime},
     executor::{BacklogLimits, Pool, PoolOptions},
     repository::PoolLoader,
@@ -21,7 +22,7 @@ use crate::{
 /// Fails if a thread cannot be started, or requested cards cannot be used.
 pub(super) fn start_pool(
     (device, cuda): (&DeviceArgs, &CudaArgs),
-    (backlog, rate_limiter): (BacklogLimits, Option<Vec<ResourceAmount>>),
+    (pending_bytes, backlog, rate_limiter): (Arc<Budget>, BacklogLimits, Option<Vec<ResourceAmount>>),
     recording: TimelineRecording,
     set_up: impl FnOnce(PoolLoader) -> PoolLoader,
 ) -> io::Result<StartedPool> {
@@ -34,7 +35,7 @@ pub(super) fn start_pool(
         Err(error) => warn!(%error, "models that need ONNX Runtime will not load"),
     }
     let timeline = Arc::clone(&recording.timeline);
-    let pool_options = PoolOptions { timeline, backlog, rate_limiter, ..options::pool(device) };
+    let pool_options = PoolOptions { timeline, pending_bytes, backlog, rate_limiter, ..options::pool(device) };
     let (pool, no_cards) = match cuda.cards().map_err(io::Error::other)? {
         Err(reason) => (Pool::start(&pool_options)?, reason),
         Ok(cards) => match Pool::start(&PoolOptions { cards, ..pool_options.clone() }) {

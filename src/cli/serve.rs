@@ -12,12 +12,13 @@ use tracing::{error, info, warn};
 use super::{
     FAILURE, LifeArgs, SUCCESS, ServeArgs,
     hooks::{self, InvalidHook},
-    options,
+    limits, options,
     pool::start_pool,
     recording::{TimelineRecording, UnwritableTimeline},
     server::{Ending, Server, StartError, StartedPool},
 };
 use crate::{
+    budget::Budgets,
     executor::Pool,
     frontend::Certificates,
     observe::{LogStartError, Logging},
@@ -86,7 +87,9 @@ fn serve(args: &ServeArgs) -> Result<u8, ServeError> {
     let recording = TimelineRecording::start(&args.timeline)?;
     let (isolation, backlog) = (options::isolation(&args.repository, args.start_cache()), options::backlog(&args.grpc));
     let trial_time = options::trial_time(&args.repository);
-    let pool = start_pool((&args.device, &args.cuda()), (backlog, args.rate.amounts()), recording, |loader| {
+    let budgets = limits::budgets(&args.limits).map_err(StartError::Limits)?;
+    let shared = (Arc::clone(&budgets.bytes), backlog, args.rate.amounts());
+    let pool = start_pool((&args.device, &args.cuda()), shared, recording, |loader| {
         let loader = loader.with_isolation(isolation).with_trial_time(trial_time);
         let loader = loader.with_latencies(args.latency_metrics()).with_held_schedulers(hold);
         args.auto.apply(loader, args.profile_directory())
@@ -96,7 +99,7 @@ fn serve(args: &ServeArgs) -> Result<u8, ServeError> {
     check_threads(workers + BLOCKING_THREADS, STACK_BYTES).map_err(ServeError::Threads)?;
     let runtime = runtime::Builder::new_multi_thread().enable_all().thread_name("paternoster-io").build();
     let runtime = runtime.map_err(ServeError::Threads)?;
-    let ended = runtime.block_on(until_ended(args, log, pool));
+    let ended = runtime.block_on(until_ended(args, log, budgets, pool));
     // A model that is still being compiled must not delay the exit.
     runtime.shutdown_background();
     ended
@@ -117,13 +120,13 @@ fn check_threads(threads: usize, stack_bytes: usize) -> io::Result<()> {
     })
 }
 
-async fn until_ended(args: &ServeArgs, log: Logging, pool: StartedPool) -> Result<u8, ServeError> {
+async fn until_ended(args: &ServeArgs, log: Logging, budgets: Budgets, pool: StartedPool) -> Result<u8, ServeError> {
     let executor = Arc::clone(&pool.pool);
     let mut signals = Signals::listen().map_err(ServeError::Signals)?;
     // From here on, so that a request to reload does not end a server that starts.
     let hangups = signal(SignalKind::hangup()).map_err(ServeError::Signals)?;
     let (server, startup) = tokio::select! {
-        opened = Server::open(args, log, pool) => opened?,
+        opened = Server::open(args, log, budgets, pool) => opened?,
         name = signals.next() => {
             info!(signal = name, "the signal came before the ports were open");
             return Ok(SUCCESS);

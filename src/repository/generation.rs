@@ -77,7 +77,6 @@ pub(super) fn generation(own: &OwnSettings, directory: Option<&Path>) -> Result<
         max_tokens: section.max_tokens.map_or(DEFAULT_MAX_TOKENS, |tokens| u64::from(tokens.0)),
         max_length: max_length.clamp(2, MAX_LENGTH),
         ends,
-        has_slots: own.batching.cellular.as_ref().is_some_and(|section| section.slots.is_some()),
     }))
 }
 

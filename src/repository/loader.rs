@@ -156,8 +156,6 @@ pub struct Generation {
     pub max_length: u64,
     /// Tokens that end an answer.
     pub ends: Vec<i64>,
-    /// Whether the configuration says for how many requests there is state.
-    pub has_slots: bool,
 }
 
 /// A compiled program that is held so that its engine does not compile the same graph again: programs of one graph

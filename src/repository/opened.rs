@@ -28,9 +28,6 @@ use crate::{
     },
 };
 
-/// Bytes of keys and values that the requests of a decoder may have together where its configuration names no slots.
-const STATE_BYTES: u64 = 4 << 30;
-
 /// Returns the request that serves a model by cells; `None` if its graph has no recurrent layers or stays whole. The
 /// log says why it stays whole.
 ///
@@ -111,12 +108,7 @@ pub(super) fn decoder(
         segment.streams = is_loop && request.spec.decoupled;
         segment.emits.iter_mut().filter(|_| is_loop).for_each(|emit| emit.name = OUTPUT.to_owned());
     }
-    let mut opened = with_cells(request, &program, unfold, programs);
-    if let (Policy::Cellular(knobs), false) = (&mut opened.knobs.policy, generation.has_slots) {
-        let most_bytes = u64::try_from(decoder.token_bytes).unwrap_or(u64::MAX).saturating_mul(longest).max(1);
-        knobs.slots = u32::try_from(STATE_BYTES / most_bytes).unwrap_or(u32::MAX).clamp(1, knobs.slots);
-    }
-    Ok(opened)
+    Ok(with_cells(request, &program, unfold, programs))
 }
 
 /// Checks that requests have rows, and all inputs.

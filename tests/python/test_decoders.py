@@ -2,6 +2,7 @@
 values itself, whatever the lengths and however many requests share a run."""
 
 import json
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,7 +10,7 @@ import decoders
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from clients import ask_all, tensor
+from clients import ask_all, eventually, metric, tensor
 from conftest import serving
 from onnx_bytes import identity
 from repository_on_disk import write_model
@@ -183,6 +184,28 @@ def test_a_decoder_that_cannot_generate_is_refused_with_the_reason(start, tmp_pa
         found = {model.name: model.reason for model in client.get_model_repository_index().models}
     for name, (*_, reason) in models.items():
         assert reason in found[name]
+
+
+def test_requests_run_as_far_as_there_is_memory_for_their_keys_and_values(start, tmp_path):
+    """A token has 128 bytes of keys and values. Of 600 kB, state may take 300: that of some answers of 60 tokens, but not
+    of all, and not of an answer of 4,000."""
+    write_model(tmp_path, "chat", decoders.llama())
+    (tmp_path / "chat" / "model.yaml").write_text("generate: { max_tokens: 60 }\n")
+    server = start(tmp_path, "--max-pending-bytes=600000")
+    prompt = tensor("input_ids", [[1, 2, 3]])
+    with triton.InferenceServerClient(server.grpc) as client:
+        alone = client.infer("chat", [prompt]).as_numpy("tokens").tolist()
+        results, _ = ask_all(server, "chat", [[prompt]] * 32)
+        assert [result.as_numpy("tokens").tolist() for result, _ in results.values()] == [alone] * 32
+        long = [tensor("input_ids", [[1] * 4_000]), tensor("max_tokens", np.array([[1]], np.int32))]
+        with pytest.raises(triton.InferenceServerException, match="RESOURCE_EXHAUSTED") as refused:
+            client.infer("chat", long)
+        assert "(--max-pending-bytes): " in refused.value.message() and "of 300000 are held" in refused.value.message()
+    body = json.dumps({"input_ids": [1] * 4_000}).encode()
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"http://{server.http}/v2/models/chat/generate", body)
+    assert refused.value.code == 413
+    eventually("all is given back", lambda: metric(server, "paternoster_pending_bytes") == 0)
 
 
 @pytest.mark.parametrize("end", [-1, [-1], [END, -1]])

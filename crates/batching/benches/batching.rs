@@ -176,6 +176,7 @@ impl Load {
             graph: (0..self.kind.nodes.min(1)).map(|_| Unfolded::Steps(self.nodes())).collect(),
             sequence: None,
             first: None,
+            memory: None,
         };
         self.next_req += 1;
         let actions = self.core.step(self.now, Event::Arrived(arrival));

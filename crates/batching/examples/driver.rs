@@ -44,6 +44,7 @@ fn arrival(req: ReqId) -> Arrival {
         graph,
         sequence,
         first,
+        memory: None,
     }
 }
 

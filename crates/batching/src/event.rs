@@ -1,5 +1,7 @@
 //! The contract between the core and its drivers (executor, simulator, tests): events in, actions out.
 
+use std::{fmt, sync::Arc};
+
 use paternoster_model::{InSequence, unfold::Unfolded};
 use smallvec::SmallVec;
 
@@ -152,7 +154,31 @@ pub struct Arrival {
     pub sequence: Option<InSequence>,
     /// Its first arrival, if it was recalled from another core.
     pub first: Option<FirstArrival>,
+    /// Memory without which it does not board, for a version whose requests unfold; `None`: it needs none.
+    pub memory: Option<SharedMemory>,
 }
+
+/// The memory for what a request keeps between its tasks, which it has to have before it boards. Its driver frees the
+/// memory after the request has ended.
+pub trait StateMemory: fmt::Debug + Send + Sync {
+    /// Whether there is room for it now, or the request has it.
+    fn fits(&self) -> bool;
+
+    /// Takes it, unless the request has it. Returns whether the request has it then.
+    fn take(&self) -> bool;
+}
+
+/// The memory of one request. Equal are shares of the same.
+#[derive(Clone, Debug)]
+pub struct SharedMemory(pub Arc<dyn StateMemory>);
+
+impl PartialEq for SharedMemory {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for SharedMemory {}
 
 /// First arrival of a request that was [recalled](Action::Recalled) from another core. Its age and its timeouts count
 /// from there.

@@ -117,6 +117,7 @@ pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: &m
         left: arrival.rows,
         lengths: mem::take(&mut arrival.lengths),
         graph: mem::take(&mut arrival.graph),
+        memory: arrival.memory.take(),
         sequence: None,
         level,
         arrived,

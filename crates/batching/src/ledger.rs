@@ -15,7 +15,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use super::{
-    End, LaneId, Lengths, Ns, ReqId, RowSpan, ShapeClass, TaskId,
+    End, LaneId, Lengths, Ns, ReqId, RowSpan, ShapeClass, SharedMemory, TaskId,
     ids::{GroupIx, RequestIx, SequenceIx, SubQueueIx},
 };
 
@@ -35,6 +35,8 @@ pub(super) struct Request {
     pub(super) lengths: Lengths,
     /// The graph it unfolds into, kept here until the request boards.
     pub(super) graph: Box<[Unfolded]>,
+    /// Memory without which it does not board.
+    pub(super) memory: Option<SharedMemory>,
     pub(super) sequence: Option<SequenceIx>,
     /// Priority level, 1 = highest.
     pub(super) level: u64,
@@ -63,6 +65,11 @@ pub(super) struct Request {
 }
 
 impl Request {
+    /// Whether there is room for the memory that it boards with.
+    pub(super) fn has_room(&self) -> bool {
+        self.memory.as_ref().is_none_or(|memory| memory.0.fits())
+    }
+
     /// Returns the target completion time, `NEVER` without a deadline or objective.
     pub(super) fn target(&self, objective_ns: Option<Ns>) -> Ns {
         self.objective(objective_ns).min(self.due)

@@ -67,7 +67,8 @@ pub use cost::{CostPoint, CostTable};
 pub use counters::Counters;
 pub use event::{
     Action, Actions, Arrival, Bucket, CellId, End, Event, FirstArrival, LaneId, LaneKnobs, Lease, Lengths, ModelId,
-    Next, Ns, Rejection, ReqId, RequestKey, RowOutcome, RowSpan, SequenceNo, ShapeClass, Task, TaskId,
+    Next, Ns, Rejection, ReqId, RequestKey, RowOutcome, RowSpan, SequenceNo, ShapeClass, SharedMemory, StateMemory,
+    Task, TaskId,
 };
 pub use knobs::{
     CellKind, CellKnobs, CellularKnobs, ChunkKnobs, LazyCellKnobs, PartOrder, PriorityLevel, QueueKnobs, QueueSettings,

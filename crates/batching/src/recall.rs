@@ -63,6 +63,7 @@ impl StepContext<'_> {
             graph: mem::take(&mut request.graph),
             sequence: None,
             first: Some(FirstArrival { at: request.arrived, board_by: some(request.board_by) }),
+            memory: request.memory.take(),
         };
         self.ledger.remove(request_ix);
         self.version.live -= 1;

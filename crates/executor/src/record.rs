@@ -237,11 +237,15 @@ impl Record {
             // All responses of a stream have been sent already.
             End::Completed if matches!(self.sink, Sink::Stream { .. }) => None,
             End::Completed => Some(self.reply()),
-            End::Failed => Some(Err(match (self.unread, self.no_state) {
-                (Some(unread), _) => unread.into(),
-                (None, Some(full)) => InferError::NoState(full),
-                (None, None) => InferError::Engine(self.error.take().unwrap_or_default()),
-            })),
+            End::Failed => {
+                let lacking = self.journey.as_ref().and_then(|journey| journey.lacking());
+                Some(Err(match (self.unread, self.no_state, lacking) {
+                    (Some(unread), _, _) => unread.into(),
+                    (None, Some(full), _) => InferError::NoState(full),
+                    (None, None, Some(full)) => InferError::NoRoom(full),
+                    (None, None, None) => InferError::Engine(self.error.take().unwrap_or_default()),
+                }))
+            }
             End::Rejected(Rejection::QueueFull) => Some(Err(InferError::QueueFull)),
             End::Rejected(Rejection::QueueTimeout) => Some(Err(InferError::QueueTimeout)),
             End::Rejected(Rejection::Late) => Some(Err(InferError::Late)),

@@ -169,8 +169,9 @@ pub enum InferError {
     /// There is no memory for what its sequence keeps. The sequence cannot go on.
     #[error("no memory for the state of the sequence (--max-sequence-state-bytes): {0}")]
     NoState(Exhausted),
-    /// There is no memory for what passes between the steps of a pipeline.
-    #[error("no memory for what passes between the steps of a pipeline (--max-pending-bytes): {0}")]
+    /// There is no memory for what it needs besides its inputs: what passes between the steps of a pipeline, or its
+    /// state between cells.
+    #[error("no memory for what the request needs while it runs (--max-pending-bytes): {0}")]
     NoRoom(Exhausted),
     /// Its inputs do not determine how it unfolds.
     #[error("{0}")]

@@ -179,6 +179,13 @@ impl Budget {
         taken
     }
 
+    /// Whether there is room for `amount` now.
+    fn has_room(&self, amount: usize, small: bool) -> bool {
+        let room = if small { self.capacity } else { self.capacity - self.kept };
+        let fits = self.used().checked_add(amount).is_some_and(|used| used <= room);
+        fits && self.whole.as_ref().is_none_or(|whole| whole.has_room(amount, small))
+    }
+
     fn give_back(&self, amount: usize) {
         self.used.fetch_sub(amount, Ordering::SeqCst);
         match &self.whole {
@@ -247,6 +254,11 @@ impl Reservation {
             self.budget.count_refusal();
             Exhausted { wanted: amount, held: self.budget.used(), capacity, largest: capacity }
         })
+    }
+
+    /// Whether there is room for `more` now, of which nothing is taken.
+    pub fn fits(&self, more: usize) -> bool {
+        self.budget.has_room(more, self.amount.saturating_add(more) <= SMALL_BYTES)
     }
 
     /// Takes `more` if there is room now.

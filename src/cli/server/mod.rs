@@ -11,6 +11,7 @@ use tracing::{error, field::display, info, warn};
 
 use super::{ServeArgs, cuda::watched_cards, limits, options, recording::TimelineRecording, report};
 use crate::{
+    budget::Budgets,
     executor::Pool,
     frontend::{
         Certificates, Clients, Endpoint, Readiness, RestrictionError, Services,
@@ -98,13 +99,13 @@ impl Server {
     pub(super) async fn open(
         args: &ServeArgs,
         log: Logging,
+        budgets: Budgets,
         started: StartedPool,
     ) -> Result<(Self, Startup), StartError> {
         let StartedPool { pool, cards, loader, recording, began } = started;
         // Errors in the flags are reported before anything is loaded.
         let grpc_config = options::grpc(&args.grpc).map_err(StartError::GrpcRestriction)?;
         let http_config = options::http(&args.http).map_err(StartError::HttpRestriction)?;
-        let budgets = limits::budgets(&args.limits).map_err(StartError::Limits)?;
         let asks_for_certificates =
             [&grpc_config.tls, &http_config.tls].map(|tls| tls.as_ref().is_some_and(|tls| tls.client_ca.is_some()));
         limits::check_client(&args.limits, asks_for_certificates).map_err(StartError::Limits)?;

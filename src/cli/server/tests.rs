@@ -97,7 +97,8 @@ async fn open_with(
     let mut args = serve(&[&local[..], flags].concat());
     args.repository.directories = vec![directory.path().display().to_string()];
     let (log, _) = Logging::detached(LogOptions::default());
-    let (server, startup) = Server::open(&args, log, pool).await?;
+    let budgets = limits::budgets(&args.limits).map_err(StartError::Limits)?;
+    let (server, startup) = Server::open(&args, log, budgets, pool).await?;
     Ok((args, server, startup))
 }
 
@@ -290,7 +291,7 @@ async fn a_repository_that_is_nowhere_is_refused_with_the_forms_that_there_are()
     let mut args = serve(&[]);
     args.repository.directories = vec!["hdfs://name/models".to_owned()];
     let (log, _) = Logging::detached(LogOptions::default());
-    let error = Server::open(&args, log, pool()).await.expect_err("no such store").to_string();
+    let error = Server::open(&args, log, Budgets::default(), pool()).await.expect_err("no such store").to_string();
     assert!(error.contains("'hdfs://name/models'") && error.contains("expected s3://bucket/path, "), "{error}");
 }
 

@@ -339,14 +339,17 @@ impl Core {
             let pool = PoolView { neighbours_slack_ns, lanes, idle_besides, limit, brought: &[] };
             let mut lane = lane;
             let mut answer = self.offer(group, lane, pool, actions);
-            if matches!(answer, Answer::Nothing) && self.groups[group].work.cells().is_some() {
+            if !matches!(answer, Answer::Launched(_)) && self.groups[group].work.cells().is_some() {
                 // The arbiter chose the lane by availability alone; ready nodes may be pinned to a different open lane.
                 let open: SmallVec<[Lane; 8]> = self.arbiter.open_lanes(self.now).collect();
                 for other in open.into_iter().filter(|other| other.id != lane.id) {
-                    answer = self.offer(group, other, pool, actions);
-                    if !matches!(answer, Answer::Nothing) {
-                        lane = other;
-                        break;
+                    match self.offer(group, other, pool, actions) {
+                        launched @ Answer::Launched(_) => {
+                            (answer, lane) = (launched, other);
+                            break;
+                        }
+                        theirs if matches!(answer, Answer::Nothing) => answer = theirs,
+                        _ => {}
                     }
                 }
             }

@@ -26,6 +26,7 @@ mod lazy;
 mod lazy_slack;
 mod leases;
 mod look_ahead;
+mod memory;
 mod mixed_lengths;
 mod monitor;
 mod newcomers;

@@ -72,6 +72,7 @@ pub(super) fn arrival(req: u64) -> Arrival {
         graph: Box::default(),
         sequence: None,
         first: None,
+        memory: None,
     }
 }
 

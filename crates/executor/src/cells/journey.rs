@@ -17,11 +17,12 @@ use paternoster_observe::budget::Exhausted;
 use smallvec::SmallVec;
 
 use super::{
+    memory::JourneyMemory,
     plan::CellPrograms,
     row::{ProgramInputs, Row},
     sequence::{SequenceState, correlation_id},
 };
-use crate::{OutputTensor, Response, record::Payload};
+use crate::{InferError, OutputTensor, Response, record::Payload};
 
 /// A request that runs through its cells: the layout of its nodes, and the values they have written.
 pub(crate) struct Journey {
@@ -42,6 +43,10 @@ pub(crate) struct Journey {
     is_in_sequence: AtomicBool,
     /// Rows that replace inputs of the program, by name. Only warm-up requests have any.
     given: Arc<ProgramInputs>,
+    /// The memory for its values; `None`: it is not counted, as in trial runs and on cards.
+    memory: Option<Arc<JourneyMemory>>,
+    /// Why there was no memory for a value.
+    lacking: OnceLock<Exhausted>,
 }
 
 /// The values that a segment's nodes have written.
@@ -60,8 +65,8 @@ enum Values {
     Last(Option<Row>),
     /// The values of all steps, concatenated, and the latest one.
     Steps { dims: Dims, data: Bytes, last: Option<Row> },
-    /// The values of a tree, by node.
-    Nodes(Box<[Option<Row>]>),
+    /// The values of a tree, by node; empty before the first.
+    Nodes(Vec<Option<Row>>),
     /// The values of all nodes in order, joined on first use.
     Joined { dims: Dims, data: Bytes, last: Option<Row> },
 }
@@ -104,7 +109,7 @@ impl Journey {
             let mut values: SmallVec<[Values; 2]> = (0..outputs).map(|_| Values::Last(None)).collect();
             for keep in keeps {
                 values[keep.outputs[0]] = match unfolded {
-                    Unfolded::Tree(_) => Values::Nodes(vec![None; unfolded.nodes() as usize].into()),
+                    Unfolded::Tree(_) => Values::Nodes(Vec::new()),
                     Unfolded::Steps(_) if keep.all => {
                         Values::Steps { dims: Dims::new(), data: Bytes::new(), last: None }
                     }
@@ -126,7 +131,35 @@ impl Journey {
             state: OnceLock::new(),
             is_in_sequence: AtomicBool::new(false),
             given: Arc::default(),
+            memory: None,
+            lacking: OnceLock::new(),
         }
+    }
+
+    /// Counts its values in this memory.
+    pub(crate) fn with_memory(mut self, memory: Option<Arc<JourneyMemory>>) -> Self {
+        self.memory = memory;
+        self
+    }
+
+    /// Returns the memory for its values.
+    pub(crate) fn memory(&self) -> Option<&Arc<JourneyMemory>> {
+        self.memory.as_ref()
+    }
+
+    /// Returns why there was no memory for one of its values, if so.
+    pub(crate) fn lacking(&self) -> Option<Exhausted> {
+        self.lacking.get().copied()
+    }
+
+    /// Counts that a value of `after` bytes is stored in place of one of `before`.
+    fn count(&self, before: usize, after: usize) -> Result<(), String> {
+        let Some(memory) = &self.memory else { return Ok(()) };
+        memory.keep(before, after).map_err(|full| {
+            // The first is the cause.
+            let _ = self.lacking.set(full);
+            InferError::NoRoom(full).to_string()
+        })
     }
 
     /// Replaces some of the program's inputs by these rows.
@@ -363,7 +396,16 @@ impl Journey {
 
     /// Marks a step as the last of its loop.
     pub(crate) fn end(&self, place: NodePlace) {
-        self.left.lock()[place.segment].last.get_or_insert(place.node);
+        let values = &mut self.left.lock()[place.segment];
+        values.last.get_or_insert(place.node);
+        if self.is_followed(place.segment) {
+            values.values.iter_mut().for_each(Values::detach);
+        }
+    }
+
+    /// Whether segments that run later may read what a segment leaves.
+    fn is_followed(&self, segment: usize) -> bool {
+        segment + 1 < self.programs.unfolding.segments.len()
     }
 
     /// Whether a step was submitted before an earlier step ended the loop.
@@ -374,18 +416,30 @@ impl Journey {
     /// Stores a value of a node. If all steps are needed, they may have at most `max_bytes` together.
     ///
     /// # Errors
-    /// If rows of one tensor differ in their dimensions, or exceed `max_bytes`.
+    /// If rows of one tensor differ in their dimensions, or exceed `max_bytes`, or there is no memory for them.
     pub(crate) fn keep(&self, place: NodePlace, output: usize, row: Row, max_bytes: usize) -> Result<(), String> {
         let values = &mut self.left.lock()[place.segment].values[output];
         match values {
-            Values::Last(last) => *last = Some(row),
+            Values::Last(last) => {
+                self.count(last.as_ref().map_or(0, |last| last.len), row.len)?;
+                *last = Some(row);
+                // Later segments may hold it for long.
+                if self.is_followed(place.segment) && place.node + place.steps == place.nodes {
+                    values.detach();
+                }
+            }
             Values::Steps { .. } => {
                 let all = row.clone();
-                return values.append(all.as_slice(), row, max_bytes);
+                return self.append(values, all.as_slice(), row, (place.nodes, max_bytes));
             }
             // A copy, because nodes may wait long for others and a shared row would keep the whole task's memory.
             Values::Nodes(nodes) => {
+                if nodes.is_empty() {
+                    self.count(0, place.nodes * size_of::<Option<Row>>())?;
+                    nodes.resize(place.nodes, None);
+                }
                 if let Some(own) = nodes.get_mut(place.node) {
+                    self.count(own.as_ref().map_or(0, |own| own.len), row.len)?;
                     *own = Some(row.copied());
                 }
             }
@@ -409,13 +463,54 @@ impl Journey {
         let latest = rows.clone().part(place.steps - 1, place.steps).copied();
         let values = &mut self.left.lock()[place.segment].values[output];
         match values {
-            Values::Steps { .. } => values.append(rows.as_slice(), latest, max_bytes),
+            Values::Steps { .. } => self.append(values, rows.as_slice(), latest, (place.nodes, max_bytes)),
             Values::Last(last) => {
+                self.count(last.as_ref().map_or(0, |last| last.len), latest.len)?;
                 *last = Some(latest);
                 Ok(())
             }
             Values::Nodes(_) | Values::Joined { .. } => Err("a node runs behind the end of its segment".to_owned()),
         }
+    }
+
+    /// Appends the values of steps, of which there are at most `nodes` and may be `max_bytes` in all, to those of all
+    /// steps.
+    fn append(
+        &self,
+        values: &mut Values,
+        rows: &[u8],
+        latest: Row,
+        (nodes, max_bytes): (usize, usize),
+    ) -> Result<(), String> {
+        let Values::Steps { dims, data, last } = values else { return Ok(()) };
+        if last.is_none() {
+            *dims = latest.dims.clone();
+        } else if *dims != latest.dims {
+            return Err(format!("its rows have the dims {:?}, those before them {dims:?}", latest.dims));
+        }
+        let needed = data.len() + rows.len();
+        if needed > max_bytes {
+            return Err(format!(
+                "its steps so far leave {needed} bytes: expected at most {max_bytes} (--max-output-bytes)"
+            ));
+        }
+        let so_far = std::mem::take(data).try_into_mut();
+        let held = so_far.as_ref().map_or_else(Bytes::len, BytesMut::capacity);
+        let mut all = match so_far {
+            Ok(all) if held >= needed => all,
+            so_far => {
+                // Doubled, so that a step is seldom copied, but never beyond all steps.
+                let capacity = needed.saturating_mul(2).min(latest.len.saturating_mul(nodes)).max(needed);
+                self.count(held, capacity)?;
+                let mut all = BytesMut::with_capacity(capacity);
+                all.extend_from_slice(&so_far.map_or_else(|shared| shared, BytesMut::freeze));
+                all
+            }
+        };
+        all.extend_from_slice(rows);
+        *data = all.freeze();
+        *last = Some(latest);
+        Ok(())
     }
 
     /// Builds the reply of a request whose nodes have all run.
@@ -453,26 +548,11 @@ impl Values {
         }
     }
 
-    /// Appends the values of steps, of which there may be `max_bytes` in all, to those of all steps.
-    fn append(&mut self, rows: &[u8], latest: Row, max_bytes: usize) -> Result<(), String> {
-        let Self::Steps { dims, data, last } = self else { return Ok(()) };
-        if last.is_none() {
-            *dims = latest.dims.clone();
-        } else if *dims != latest.dims {
-            return Err(format!("its rows have the dims {:?}, those before them {dims:?}", latest.dims));
+    /// Copies a row, which is a part of its task's memory.
+    fn detach(&mut self) {
+        if let Self::Last(Some(row)) = self {
+            *row = row.copied();
         }
-        if data.len() + rows.len() > max_bytes {
-            return Err(format!(
-                "its steps so far leave {} bytes: expected at most {max_bytes} (--max-output-bytes)",
-                data.len() + rows.len()
-            ));
-        }
-        let so_far = std::mem::take(data).try_into_mut();
-        let mut all = so_far.unwrap_or_else(|shared| BytesMut::from(&*shared));
-        all.extend_from_slice(rows);
-        *data = all.freeze();
-        *last = Some(latest);
-        Ok(())
     }
 
     /// Joins all rows along a new first axis. For a tree, `root` is the node that counts as the last.
@@ -484,11 +564,17 @@ impl Values {
                 let row_bytes = last.as_ref()?.len.max(1);
                 let data = std::mem::take(data);
                 let rows = data.len() / row_bytes;
-                let data = if reversed { data.rchunks(row_bytes).flatten().copied().collect() } else { data };
+                let data = if reversed {
+                    let mut turned = BytesMut::with_capacity(data.len());
+                    data.rchunks(row_bytes).for_each(|row| turned.extend_from_slice(row));
+                    turned.freeze()
+                } else {
+                    data
+                };
                 (rows, std::mem::take(dims), data, last.take())
             }
             Self::Nodes(nodes) => {
-                let mut data = BytesMut::new();
+                let mut data = BytesMut::with_capacity(nodes.iter().flatten().map(|row| row.len).sum());
                 for row in nodes.iter() {
                     data.extend_from_slice(row.as_ref()?.as_slice());
                 }

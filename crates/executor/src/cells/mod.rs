@@ -7,12 +7,14 @@
 
 mod indices;
 mod journey;
+mod memory;
 mod node;
 mod plan;
 mod row;
 mod sequence;
 
 pub(super) use journey::{Journey, NodePlace};
+pub(crate) use memory::{JourneyMemory, StateBudget};
 pub(super) use node::{Node, length};
 pub use plan::CellPrograms;
 pub(super) use plan::Keep;

@@ -9,7 +9,7 @@ use paternoster_model::{
 
 use super::{
     journey::{Journey, NodePlace},
-    plan::CellPrograms,
+    plan::{CellPrograms, is_of_steps},
     row::Row,
 };
 use crate::Response;
@@ -142,7 +142,7 @@ impl<'a> Node<'a> {
         let role = self.journey.role(self.place);
         for keep in &self.journey.programs.keeps[self.place.segment] {
             let Some(row) = row(keep.outputs[role]) else { continue };
-            if self.is_of_steps(keep.outputs[0]) {
+            if is_of_steps(self.segment(), keep.outputs[0]) {
                 let row = self.own_steps(row)?;
                 self.journey.keep_steps(self.place, keep.outputs[0], &row, max_bytes)?;
             } else {
@@ -150,12 +150,6 @@ impl<'a> Node<'a> {
             }
         }
         Ok(())
-    }
-
-    /// Whether an output has the values of all steps that run together.
-    fn is_of_steps(&self, output: usize) -> bool {
-        let segment = self.segment();
-        segment.runs_chunks() && !segment.carries(output)
     }
 
     /// Cuts an output that has the values of several steps back to those of the node.
@@ -180,7 +174,7 @@ impl<'a> Node<'a> {
             let keep = keeps.iter().find(|keep| keep.outputs[0] == emit.output);
             let row = row(keep.map_or(emit.output, |keep| keep.outputs[role]))?;
             let (mut dims, steps) = (Dims::new(), self.place.steps);
-            let row = match (self.is_of_steps(emit.output), emit.which) {
+            let row = match (is_of_steps(segment, emit.output), emit.which) {
                 (true, Which::All) if segment.runs_backwards() => backwards(&self.own_steps(row).ok()?, steps),
                 (true, Which::All) => self.own_steps(row).ok()?,
                 (true, Which::Last) => self.own_steps(row).ok()?.part(steps - 1, steps),

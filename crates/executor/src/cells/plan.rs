@@ -68,8 +68,7 @@ impl CellPrograms {
             let nodes =
                 unfolding.segments.iter().flat_map(|segment| segment.types.iter().map(move |own| (segment, own)));
             let nodes: SmallVec<[(&Segment, &NodeType); 4]> = nodes.filter(|(_, own)| own.cell == number).collect();
-            let is_of_steps =
-                |output| nodes.iter().all(|(segment, _)| segment.runs_chunks() && !segment.carries(output));
+            let is_of_steps = |output| nodes.iter().all(|(segment, _)| is_of_steps(segment, output));
             // Otherwise the length of an output would depend on the other nodes of the run.
             let is_cut = |(output, spec): (usize, &TensorSpec)| {
                 is_cut_back(spec)
@@ -193,6 +192,11 @@ impl Cell {
     }
 }
 
+/// Whether an output has the values of all steps that run together.
+pub(super) fn is_of_steps(segment: &Segment, output: usize) -> bool {
+    segment.runs_chunks() && !segment.carries(output)
+}
+
 /// Whether a node's row of an output can be cut back to its own lengths: only its first axis varies, as an input's.
 fn is_cut_back(output: &TensorSpec) -> bool {
     let symbol = output.symbols.first().copied().flatten();
@@ -205,7 +209,7 @@ fn is_fixed_behind_the_first(tensor: &TensorSpec) -> bool {
 }
 
 /// Most bytes of what a run of several steps reads and writes, padding included.
-const MAX_CHUNK_BYTES: usize = 64 << 20;
+pub(super) const MAX_CHUNK_BYTES: usize = 64 << 20;
 
 /// Returns most rows times steps of a run of several steps.
 fn most_row_steps(cell: &CellSpec) -> u32 {

@@ -132,7 +132,9 @@ impl<'a> CellTask<'a> {
         for failure in &ran.failures {
             ran.outcomes[failure.row as usize].next = Next::Failed;
         }
-        let runs = groups(cell, &self.programs.cells[self.cell].pads, rows)
+        let memory = nodes.iter().find_map(|node| node.journey.memory());
+        let mut padding = memory.map(|memory| memory.for_padding());
+        let runs = groups(cell, &self.programs.cells[self.cell].pads, rows, padding.as_mut())
             .into_iter()
             .map(|group| self.run_group(cell, &nodes, group, &mut ran.timings));
         let runs = runs.collect::<Result<SmallVec<[GroupRun; 1]>, String>>()?;

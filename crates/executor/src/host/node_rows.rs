@@ -4,10 +4,14 @@ use std::sync::Arc;
 
 use paternoster_device::BufferPool;
 use paternoster_model::{Dims, TensorSpec, element_count, unfold::CellSpec};
+use paternoster_observe::budget::Reservation;
 use smallvec::SmallVec;
 
 use crate::gather::{Data, Gathered, Rows, copy_rows, pads_too_much, with_rows};
 use crate::{cells::Row, strings::Elements};
+
+/// Bytes of padding that a run may add beside as many as its rows have.
+const FREE_PADDING: usize = 8 << 20;
 
 /// The rows of a run that one node provides: one, or one for each row of the tensors that it iterates over.
 pub(super) struct NodeRows {
@@ -34,6 +38,17 @@ impl Group {
         let count = rows.count;
         let inputs = rows.inputs.iter().map(|own| (own.dims.clone(), own.len * count)).collect();
         Self { nodes: vec![rows], count, inputs }
+    }
+
+    /// Returns the bytes of all rows with those of a node, without padding and with it.
+    fn bytes_with(&self, rows: &NodeRows, cell: &CellSpec) -> (usize, usize) {
+        let inputs = self.inputs.iter().zip(&rows.inputs).zip(&cell.inputs);
+        let bytes = inputs.map(|(((dims, bytes), own), spec)| {
+            let row = element_count(&longest(dims, &own.dims)).unwrap_or(usize::MAX);
+            let row = row.saturating_mul(spec.datatype.size_bytes().unwrap_or(1));
+            (bytes + own.len * rows.count, row.saturating_mul(self.count + rows.count))
+        });
+        bytes.fold((0, 0), |(one, two), (bytes, padded)| (one + bytes, padded.saturating_add(two)))
     }
 
     /// Whether a node may join: its inputs have the same dimensions, or can be padded to common ones without one long
@@ -74,11 +89,24 @@ fn longest(one: &[i64], two: &[i64]) -> Dims {
     one.iter().zip(two).map(|(one, two)| *one.max(two)).collect()
 }
 
-/// Partitions nodes into groups whose rows can run together.
-pub(super) fn groups(cell: &CellSpec, pads: &[bool], nodes: Vec<NodeRows>) -> SmallVec<[Group; 1]> {
+/// Partitions nodes into groups whose rows can run together. Groups run one after the other. The padding of a group
+/// that is more than its rows and [`FREE_PADDING`] is taken from `room`; rows for which there is none run apart.
+pub(super) fn groups(
+    cell: &CellSpec,
+    pads: &[bool],
+    nodes: Vec<NodeRows>,
+    room: Option<&mut Reservation>,
+) -> SmallVec<[Group; 1]> {
     let mut groups: SmallVec<[Group; 1]> = SmallVec::new();
+    let mut room = room;
     for rows in nodes {
-        match groups.iter_mut().find(|group| group.accepts(&rows, cell, pads)) {
+        let mut has_room = |group: &Group| {
+            let Some(room) = room.as_deref_mut() else { return true };
+            let (bytes, padded) = group.bytes_with(&rows, cell);
+            let more = padded.saturating_sub(bytes.saturating_mul(2)).saturating_sub(FREE_PADDING);
+            room.try_grow(more.saturating_sub(room.amount()))
+        };
+        match groups.iter_mut().find(|group| group.accepts(&rows, cell, pads) && has_room(group)) {
             Some(group) => group.push(rows),
             None => groups.push(Group::new(rows)),
         }

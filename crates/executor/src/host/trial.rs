@@ -65,6 +65,7 @@ pub(crate) fn run_alone(
             graph,
             sequence: None,
             first: None,
+            memory: None,
         };
         actions.extend(core.step(0, Event::Arrived(arrival)));
     }

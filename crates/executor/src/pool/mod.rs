@@ -22,7 +22,12 @@ use paternoster_batching::{
 };
 use paternoster_device::BufferPool;
 use paternoster_model::{ModelSpec, TensorSpec};
-use paternoster_observe::{ModelStats, ObservedVersion, PoolStats, budget::Budget, timeline::Timeline, trace::Parts};
+use paternoster_observe::{
+    ModelStats, ObservedVersion, PoolStats,
+    budget::{Budget, Budgets},
+    timeline::Timeline,
+    trace::Parts,
+};
 use tokio::sync::watch;
 use tracing::warn;
 
@@ -31,6 +36,7 @@ use self::{limiter::rate_limiter, settling::Unsettled, shard::Shard};
 use super::{
     Backlog, BacklogLimits, CardPorts, CardsOptions, DeviceKind, ModelHandle, Placement, Site, StagePrograms,
     backend::Backend,
+    cells::StateBudget,
     clock::{Clock, duration_ns},
     cuda::placed_ports,
     host::Host,
@@ -55,6 +61,9 @@ pub struct PoolOptions {
     /// Maximum bytes of host memory that sequences keep between their requests. A request whose state has no room
     /// fails, and its sequence with it.
     pub max_sequence_state_bytes: usize,
+    /// Bytes of pending requests. Those of versions that unfold into cells board with the memory for their state, which
+    /// is at most half of them.
+    pub pending_bytes: Arc<Budget>,
     /// Time limit of a task. A task that exceeds it is asked to stop; its requests run again in halves, and a request
     /// that ran alone fails. Zero: no limit. A version can set its own limit.
     pub task_time_limit: Duration,
@@ -83,6 +92,7 @@ impl Default for PoolOptions {
             retain_bytes: 64 << 20,
             max_output_bytes: 4 << 30,
             max_sequence_state_bytes: 4 << 30,
+            pending_bytes: Budgets::default().bytes,
             task_time_limit: Duration::from_secs(60),
             stop_grace: Duration::from_secs(5),
             timeline: Arc::default(),
@@ -107,6 +117,7 @@ pub struct Pool {
     timeline: Arc<Timeline>,
     task_time_limit: Duration,
     sequence_state: Arc<Budget>,
+    state_budget: Arc<StateBudget>,
     /// Maximum bytes of each card's memory.
     card_memory_bytes: Option<usize>,
     pub(super) limiter: Option<Arc<RateLimiter>>,
@@ -178,6 +189,7 @@ impl Pool {
             timeline: Arc::clone(&options.timeline),
             task_time_limit: options.task_time_limit,
             sequence_state: Budget::of(options.max_sequence_state_bytes),
+            state_budget: StateBudget::new(&options.pending_bytes),
             card_memory_bytes: options.cards.memory_bytes,
             limiter,
             lacks_limiter: AtomicBool::new(false),

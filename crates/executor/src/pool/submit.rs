@@ -4,12 +4,16 @@ use std::{sync::Arc, time::Duration};
 
 use paternoster_batching::{Event, ModelId, ReqId};
 use paternoster_model::unfold::Unfolded;
+use paternoster_observe::{
+    Charge,
+    budget::{Exhausted, Reservation},
+};
 
 use super::{Pool, shard::Shard};
 use crate::{
-    Backlog, InferError, InferRequest, ModelHandle,
+    Backlog, DeviceKind, InferError, InferRequest, ModelHandle,
     backend::{Order, Reports},
-    cells::unfold,
+    cells::{JourneyMemory, unfold},
     clock::duration_ns,
     location::{Location, Whereabouts},
     record::Sink,
@@ -35,12 +39,19 @@ impl Pool {
                 return None;
             }
         };
+        let memory = match self.memory_of(handle, &request, &graph) {
+            Ok(memory) => memory,
+            Err(full) => {
+                sink.refuse(InferError::NoRoom(full));
+                return None;
+            }
+        };
         let timeout = request.queue_timeout.filter(|timeout: &Duration| !timeout.is_zero());
         let deadline = request.deadline.map(|deadline| self.clock.ns_at(deadline));
         let may_move = handle.homes.len() > 1 && !handle.has_sequences;
         // Requests of sequences stay on the shard that holds the sequence's state.
         let whereabouts = may_move.then(Whereabouts::new);
-        let mut asked = Submission { request, graph, backlog, sink, whereabouts };
+        let mut asked = Submission { request, graph, memory, backlog, sink, whereabouts };
         // A shard gives the request back if its device was lost meanwhile; then another one is tried.
         while let Some(shard) = self.home_of(handle, &asked.request) {
             let ((admitted, here), after) = self.change(shard, |state, now, after| {
@@ -70,6 +81,30 @@ impl Pool {
         }
         asked.sink.refuse(if self.is_stopped() { self.refusal() } else { InferError::DeviceLost });
         None
+    }
+
+    /// Returns the memory that a request boards with: what it keeps in host memory, if any.
+    ///
+    /// # Errors
+    /// If it can never have so much.
+    fn memory_of(
+        &self,
+        handle: &ModelHandle,
+        request: &InferRequest,
+        graph: &[Unfolded],
+    ) -> Result<Option<Arc<JourneyMemory>>, Exhausted> {
+        let runs_on_host = handle.homes.iter().any(|&home| self.kinds[home] == DeviceKind::Cpu);
+        let Some(cells) = handle.cells.as_ref().filter(|_| runs_on_host) else { return Ok(None) };
+        let first = usize::from(handle.spec.has_batch_axis());
+        let length = |input: usize| {
+            let given = request.inputs.get(input).and_then(Option::as_ref);
+            let length = given.and_then(|given| given.shape.get(first).copied());
+            length.and_then(|length| usize::try_from(length).ok()).unwrap_or(1)
+        };
+        let bytes = cells.state_bytes(graph, length);
+        let charged = request.charge.as_ref().map(Charge::bytes);
+        let pending = charged.unwrap_or_else(|| Reservation::none(self.state_budget.pending()));
+        self.state_budget.memory(pending, bytes).map(Some)
     }
 
     /// Returns the shard for a request; `None` if all shards of its version are lost.

@@ -169,6 +169,7 @@ fn case(policy: &(&str, Policy), stages: u16, pairs: u16, lanes: u16, ahead: boo
         graph: Box::default(),
         sequence: None,
         first: None,
+        memory: None,
     };
     let scenario = Scenario {
         seed: 0,

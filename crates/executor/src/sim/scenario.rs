@@ -248,6 +248,7 @@ fn arrivals(rng: &mut Rng, models: &[Model], lanes: u64) -> Vec<(u64, Arrival)> 
                 graph: Box::default(),
                 sequence: None,
                 first: None,
+                memory: None,
             };
             (now, arrival)
         })

@@ -15,6 +15,7 @@ use std::{
 
 use paternoster_batching::{
     Action, Arrival, Core, End, Event, Knobs, LaneId, LaneKnobs, Load, ModelId, Next, Ns, ReqId, RowOutcome,
+    SharedMemory,
 };
 use paternoster_observe::{MetaCounters, ModelStats, ObservedRequest, TaskRun, timeline::Timeline};
 use slab::Slab;
@@ -142,7 +143,7 @@ impl State {
             return Err(Box::new(asked));
         }
         let Some(version) = self.models.get_mut(&handle.id) else { return Err(Box::new(asked)) };
-        let Submission { request, graph, backlog, sink, whereabouts } = asked;
+        let Submission { request, graph, memory, backlog, sink, whereabouts } = asked;
         version.live += 1;
         let (lengths, key) = version.loaded.admission.measure(&request.inputs);
         let payload = Arc::new(Payload {
@@ -156,7 +157,8 @@ impl State {
             Programs::Cells(cells) => {
                 let has_batch_axis = version.loaded.spec.has_batch_axis();
                 let sequence = request.sequence.clone();
-                Some(Arc::new(Journey::new(cells, has_batch_axis, Arc::clone(&payload), &graph, sequence)))
+                let journey = Journey::new(cells, has_batch_axis, Arc::clone(&payload), &graph, sequence);
+                Some(Arc::new(journey.with_memory(memory.clone())))
             }
             Programs::Whole(_) | Programs::Cut(_) => None,
         };
@@ -207,6 +209,7 @@ impl State {
             graph,
             sequence: request.sequence,
             first: None,
+            memory: memory.map(|memory| SharedMemory(memory)),
         };
         self.step(now, Event::Arrived(arrival), after);
         Ok(location)

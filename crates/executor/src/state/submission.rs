@@ -5,13 +5,15 @@ use std::sync::Arc;
 use paternoster_batching::Ns;
 use paternoster_model::unfold::Unfolded;
 
-use crate::{Backlog, InferRequest, location::Whereabouts, record::Sink};
+use crate::{Backlog, InferRequest, cells::JourneyMemory, location::Whereabouts, record::Sink};
 
 /// A request at submission.
 pub(crate) struct Submission {
     pub(crate) request: InferRequest,
     /// The graph that it unfolds into; empty if requests run in batches.
     pub(crate) graph: Box<[Unfolded]>,
+    /// The memory that it boards with; `None`: it needs none.
+    pub(crate) memory: Option<Arc<JourneyMemory>>,
     /// The backlog that counts its waiting responses.
     pub(crate) backlog: Option<Arc<Backlog>>,
     pub(crate) sink: Sink,

@@ -163,6 +163,7 @@ impl<'s> Run<'s> {
             graph,
             sequence: None,
             first: None,
+            memory: None,
         };
         match self.router.least(0..self.devices.len()) {
             Some(device) => self.step(device, Event::Arrived(arrival)),

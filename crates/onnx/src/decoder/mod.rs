@@ -57,8 +57,6 @@ pub struct Decoder {
     pub next: String,
     /// The output of the loop's program that is 1 if the next token is the last; `None` if no token is.
     pub ended: Option<String>,
-    /// Bytes of a token's keys and values.
-    pub token_bytes: usize,
     /// The number of positions, if the graph has a table of them.
     pub positions: Option<u64>,
 }
@@ -140,11 +138,6 @@ impl State {
             }
             _ => Err(refuse(shown())),
         }
-    }
-
-    fn token_bytes(&self) -> usize {
-        let size = self.datatype.size_bytes().unwrap_or(1) as i64;
-        usize::try_from(self.heads.saturating_mul(self.width).saturating_mul(size)).unwrap_or(usize::MAX)
     }
 
     fn past(&self) -> String {

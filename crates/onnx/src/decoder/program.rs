@@ -36,8 +36,7 @@ struct Writer<'a, 'g> {
 impl Opener<'_, '_> {
     pub(super) fn decoder(&self, ends: &[i64]) -> Decoder {
         let (decode, next, ended) = self.decode(ends);
-        let token_bytes = self.signature.states.iter().map(State::token_bytes).fold(0, usize::saturating_add);
-        Decoder { segments: [self.prompt(), decode], next, ended, token_bytes, positions: None }
+        Decoder { segments: [self.prompt(), decode], next, ended, positions: None }
     }
 
     fn writer(&self) -> Writer<'_, '_> {

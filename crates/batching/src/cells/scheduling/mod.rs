@@ -31,6 +31,9 @@ use crate::{
 /// Number of boarded requests, earliest targets first, and of waiting ones, whose slack is considered.
 const LOOKED_AT: usize = 32;
 
+/// How long after a request found no memory to board it looks again. Memory that others free does not step the core.
+const MEMORY_WAIT_NS: Ns = 10_000_000;
+
 /// The cells of one version.
 #[derive(Debug)]
 pub(crate) struct Cells {
@@ -193,12 +196,17 @@ impl Cells {
             _ => u32::MAX,
         };
         let waiting = self.may_board(context.version, context.ledger);
+        let first = first_waiting(context.version, context.ledger);
+        let nothing = match first.filter(|&request_ix| !context.ledger[request_ix].has_room()) {
+            Some(_) => Answer::NotBefore(context.now + MEMORY_WAIT_NS),
+            None => Answer::Nothing,
+        };
         let cell = if self.knobs.paper {
             self.choose_by_priority(lane, waiting, brought)
         } else {
             self.choose_by_gain(context, lane.id, waiting, brought)
         };
-        let Some(cell) = cell else { return Answer::Nothing };
+        let Some(cell) = cell else { return nothing };
         let mut most = self.most_rows(cell).min(most_newcomers);
         if let Some(TimeLimit { most_ns, longer_from }) = limit {
             most = context.version.costs.rows_within(cell, most, &class_of(1), most_ns);
@@ -214,7 +222,7 @@ impl Cells {
             None => self.add_to_task(context, place, cell, most.max(1), brought),
         };
         if spans.is_empty() {
-            return Answer::Nothing;
+            return nothing;
         }
         Answer::Launched(launch(context, lane.id, id, cell, spans))
     }
@@ -245,11 +253,13 @@ impl Cells {
         }
     }
 
-    /// Returns how many waiting requests may board; an upper bound limited by the free slots.
+    /// Returns how many waiting requests may board; an upper bound limited by the free slots, and by whether there is
+    /// memory for the first.
     fn may_board(&self, version: &Version, ledger: &Ledger) -> u64 {
         let free = self.cells.free_slots.count();
         let first = first_waiting(version, ledger);
-        let fits = !self.is_merged() && first.is_some_and(|request_ix| slots(&ledger[request_ix].graph) <= free);
+        let fits = |request_ix| slots(&ledger[request_ix].graph) <= free && ledger[request_ix].has_room();
+        let fits = !self.is_merged() && first.is_some_and(fits);
         if fits { (version.pending.ready() as u64).min(u64::from(free)) } else { 0 }
     }
 
@@ -307,14 +317,16 @@ impl Cells {
     }
 
     /// Boards requests in queue order until the first type has `most` ready nodes, the limit of merged requests is
-    /// reached, or the slots are used up.
+    /// reached, or slots or memory are used up.
     fn board(&mut self, context: &mut StepContext<'_>, cell: CellId, lane: LaneId, most: u32) {
         while let Some(request_ix) = first_waiting(context.version, context.ledger) {
             let is_full = match self.knobs.merge_requests {
                 Some(requests) => self.cells.under_way >= requests,
                 None => self.cells.queues.ready(cell, lane) >= u64::from(most),
             };
-            if is_full || slots(&context.ledger[request_ix].graph) > self.cells.free_slots.count() {
+            let request = &context.ledger[request_ix];
+            let has_memory = || request.memory.as_ref().is_none_or(|memory| memory.0.take());
+            if is_full || slots(&request.graph) > self.cells.free_slots.count() || !has_memory() {
                 return;
             }
             context.board(request_ix);

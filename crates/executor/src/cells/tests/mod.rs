@@ -21,6 +21,7 @@ mod failures;
 mod grow;
 mod indices;
 mod loops;
+mod memory;
 mod sequences;
 mod sharing;
 mod stages;

@@ -217,6 +217,7 @@ impl Run {
             graph: asked.graph.clone().into(),
             sequence: asked.sequence.clone(),
             first: None,
+            memory: None,
         };
         let (model, needs) = (asked.model, slots(&asked.graph));
         let carried = vec![None; asked.graph.len()];
