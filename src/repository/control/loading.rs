@@ -316,7 +316,7 @@ impl Control {
 
         let Tried { mut results, unprofiled, took: load_took } = self.load_with_card_room(name, &plan, attempt).await;
         if let Some(rollout) = &plan.rollout {
-            rollout.bind(&mut results, &self.options.request_bytes);
+            rollout.bind(&mut results, &self.options.request_budgets.bytes);
         }
         let failures = results.iter().filter_map(|(version, result)| {
             result.as_ref().err().map(|reason| format!("version {version} is at UNAVAILABLE state: {reason}"))

@@ -21,7 +21,7 @@ use crate::{
     engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program},
     executor::{InferRequest, InputTensor, ModelHandle, Pool, PoolOptions},
     model::Dims,
-    observe::ShadowResult,
+    observe::{RequestBudgets, ShadowResult},
     onnx::Signature,
     repository::{ControlMode, LoadAttempt, LoadRequest, Loader, Options, Repository, Requester},
 };
@@ -182,7 +182,8 @@ impl Shadowed {
         let copies = Arc::<Copies>::default();
         let loader = Arc::new(EchoLoader { pool, copies: Arc::clone(&copies) });
         let room = Budget::of(room);
-        let options = Options { request_bytes: Arc::clone(&room), ..options(&[&directory], ControlMode::None) };
+        let request_budgets = RequestBudgets { bytes: Arc::clone(&room), ..RequestBudgets::unlimited() };
+        let options = Options { request_budgets, ..options(&[&directory], ControlMode::None) };
         let repository = Repository::start(options, loader).await.unwrap();
         assert!(repository.ready(), "{:?}", repository.states());
         Self { repository, copies, room, _directory: directory }
