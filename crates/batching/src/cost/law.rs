@@ -86,6 +86,11 @@ impl Law {
         (self.runs > 0).then_some(self.fixed_ns)
     }
 
+    /// Returns the average number of rows of recent runs, or `None` before the first run.
+    pub(super) fn mean_rows(&self) -> Option<f64> {
+        (self.runs > 0).then_some(self.rows)
+    }
+
     /// Returns the average time per row of recent runs, or `None` before the first run.
     pub(super) fn row_ns(&self) -> Option<f64> {
         (self.runs > 0).then_some(self.row_ns)

@@ -84,19 +84,35 @@ impl Stage {
 
     /// Returns the part of [`Self::run_ns`] that rows add to a batch.
     pub(super) fn added_ns(&self, rows: u32, length: u64) -> Option<f64> {
-        if self.curve.is_profiled {
-            Some((self.predict(rows, length)? - self.fixed_ns(length)?).max(0.0))
-        } else {
-            self.curve.law.tokens_ns(rows, length)
-        }
+        let (_, row_ns) = self.tangent(length)?;
+        Some(f64::from(rows.max(1)) * row_ns)
     }
 
     /// Returns what rows add to batches that they share with others, as recent rows did: the same, and their share of
     /// the fixed time.
     pub(super) fn share_ns(&self, rows: u32, length: u64) -> Option<f64> {
-        let law = &self.curve.law;
-        let fixed_ns = if self.curve.is_profiled { self.fixed_ns(length)? } else { law.fixed_ns()? };
-        Some(self.added_ns(rows, length)? + fixed_ns * law.share_of(rows))
+        let (fixed_ns, _) = self.tangent(length)?;
+        Some(self.added_ns(rows, length)? + fixed_ns * self.curve.law.share_of(rows))
+    }
+
+    /// Returns the line that [`Self::run_ns`] follows near the recent mean number of rows, neither part below 0: the
+    /// fixed time of a run, and what a row adds to it.
+    ///
+    /// Of a profile it is the tangent there. The law would not do, although it is fitted to the latest runs: the larger
+    /// their batches are, the less of their time seems fixed, and the more rows that are left behind seem to cost. Then
+    /// batches grow further, and stay large whatever the load.
+    fn tangent(&self, length: u64) -> Option<(f64, f64)> {
+        let Curve { law, rows: sizes, is_profiled, .. } = &self.curve;
+        if !is_profiled {
+            return Some((law.fixed_ns()?, law.tokens_ns(1, length)?));
+        }
+        // Times beyond the last known one are proportional to rows, as if nothing of them were fixed.
+        let last = sizes.sizes().last()? as u32;
+        let rows = (law.mean_rows()? as u32).min(last.saturating_sub(1)).max(1);
+        // Between two buckets the curve is the line through their times.
+        let (ns, next_ns) = (self.curve.predict(rows, length)?, self.curve.predict(rows + 1, length)?);
+        let row_ns = (next_ns - ns).max(0.0);
+        Some(((ns - f64::from(rows) * row_ns).max(0.0), row_ns))
     }
 
     /// Returns the sizes between which times are linear or constant: the sizes with known times, or all buckets.

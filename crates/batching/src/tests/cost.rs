@@ -105,6 +105,29 @@ fn a_length_is_the_product_of_the_padded_lengths_that_are_there() {
     assert!(time(&[u32::MAX, u32::MAX, u32::MAX]).is_some());
 }
 
+/// What a row adds is told by its length, and the batches that run at present: whether these are of other lengths does
+/// not matter.
+#[test]
+fn a_row_adds_what_the_profile_says_of_recent_batches_whatever_their_lengths() {
+    let time = |rows: u32, length: u64| match length {
+        64 => 1_000 + 10 * Ns::from(rows) + 20 * Ns::from(rows.saturating_sub(8)),
+        _ => 3_000 + 300 * Ns::from(rows),
+    };
+    let sizes = [1, 8, 64].into_iter().flat_map(|rows| [64, 256].map(|length| (rows, length)));
+    let points = sizes.map(|(rows, length)| CostPoint { rows, length, took_ns: time(rows, length) });
+    let mut costs = Costs::new(&[&[]], 64, Some(&CostTable { stages: vec![points.collect()] }));
+    let short = lengths(&[64]);
+    for (rows, row_ns, fixed_ns) in [(4, 10.0, 1_000.0), (32, 30.0, 840.0), (64, 30.0, 840.0), (5, 10.0, 1_000.0)] {
+        for _ in 0..2_000 {
+            costs.learn(ONLY, rows, rows, &lengths(&[256]), time(rows, 256));
+        }
+        let found = [costs.added_ns(3, &short), costs.share_ns(3, &short)].map(|ns| ns.expect("it is known"));
+        let expected = [3.0 * row_ns, 3.0 * row_ns + fixed_ns * 3.0 / f64::from(rows)];
+        let is_near = found.iter().zip(expected).all(|(found, expected)| (found / expected - 1.0).abs() < 0.01);
+        assert!(is_near, "batches of {rows}: {found:?}, expected {expected:?}");
+    }
+}
+
 #[test]
 fn a_longer_class_of_which_one_row_is_known_borrows_nothing_from_a_shorter_one() {
     let mut costs = unknown();

@@ -1,5 +1,6 @@
 //! The event loop, compared with results worked out by hand.
 
+mod cards;
 mod cells;
 mod devices;
 
