@@ -6,6 +6,8 @@ use paternoster_batching::{DiversityKnobs, InputDiversity, OperatorDiversity};
 
 use super::*;
 
+const NS_PER_S: Ns = 1_000_000_000;
+
 /// Returns a model of the card's tables, in this many stages.
 fn measured(file: &str, name: &str, stages: usize) -> ModelTable {
     let tables = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches/tables/h200");
@@ -58,6 +60,30 @@ fn lengths_that_share_batches_wait_hardly_longer_than_in_the_best_fixed_buckets(
         for (name, policy) in policies() {
             let mean = mean_ms(policy, None);
             assert!(mean <= 1.15 * bucketed, "{name} after {backlog} that waited: {mean} ms beside {bucketed}");
+        }
+    }
+}
+
+/// While hardly any requests seem to come, batches are divided as if nothing waited behind them, and a queue builds up.
+#[test]
+fn a_load_that_has_just_begun_waits_hardly_longer_than_under_window() {
+    let linknet = || measured("linknet-128.json", "linknet-128-ieee", 1);
+    let waiting = Load { backlog: 10_000, ..at_rate(1.0, "fixed-24") };
+    let figures = run(&card(linknet(), window(), None), 1, waiting.requests(1, 10_000));
+    let rate = 0.9 * figures.throughput(&figures.all());
+    let mean_ms = |policy, from: Ns| {
+        let setup = Setup { warm_up: u64::from(from > 0), ..card(linknet(), policy, None) };
+        let before = (from > 0).then(Offered::default);
+        let load = at_rate(rate, "fixed-24");
+        let first = load.requests(1, u64::MAX).take_while(|offered| offered.at < NS_PER_S);
+        let first = first.map(|offered| Offered { at: from + offered.at, ..offered });
+        run(&setup, 1, before.into_iter().chain(first)).all().latencies.mean_ns() / 1e6
+    };
+    for from in [0, 10 * NS_PER_S] {
+        let beside = mean_ms(window(), from);
+        for (name, policy) in policies() {
+            let mean = mean_ms(policy, from);
+            assert!(mean <= 1.1 * beside, "{name} from {from} ns on: {mean} ms beside {beside} of window");
         }
     }
 }
