@@ -123,6 +123,7 @@ impl Cells {
         let durations: SmallVec<[(CellId, Option<Ns>); 4]> =
             ready.iter().map(|&cell| (cell, duration_ns(cell))).collect();
         if let Some(overdue) = self.waits.overdue(&durations) {
+            self.waits.lend(overdue);
             return Some(overdue);
         }
         let urgent = if self.knobs.lazy.is_some() {
