@@ -111,7 +111,7 @@ def test_300_models_share_the_memory_of_40(start, tmp_path):
         assert on_page(page, "paternoster_on_demand_refused_total", reason=reason) == 0, reason
     loads = on_page(page, "paternoster_on_demand_loads_total")
     rate, expected = 1 - loads / REQUESTS, 1 - simulated_loads(order) / REQUESTS
-    assert abs(rate - expected) < 0.05, f"{rate:.3f} of the requests began no load, expected {expected:.3f}"
+    assert rate > expected - 0.05, f"{rate:.3f} of the requests began no load, expected {expected:.3f} at least"
     unloaded = on_page(page, "paternoster_on_demand_unloaded_total", reason="memory")
     assert loads - unloaded == sum(line.startswith("paternoster_model_memory_estimated_bytes{") for line in page.splitlines())
     assert loads - unloaded <= ROOM
