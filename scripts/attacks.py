@@ -34,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "pytho
 import attack_models  # noqa: E402
 import decoder_attacks  # noqa: E402
 import grpc  # noqa: E402
+import image_attacks  # noqa: E402
 import lane_attacks  # noqa: E402
 import numpy as np  # noqa: E402
 import on_demand_attacks  # noqa: E402
@@ -443,7 +444,7 @@ def vanished_repository(given):
     yield "models while it is away", "served" if served else "UNLOADED"
 
 
-for module in (decoder_attacks, lane_attacks, on_demand_attacks, pipeline_attacks, rollout_attacks):
+for module in (decoder_attacks, image_attacks, lane_attacks, on_demand_attacks, pipeline_attacks, rollout_attacks):
     for one in module.ATTACKS:
         attack(one)
 

@@ -1,16 +1,15 @@
 """The step `image` of pipelines, compared with Pillow and NumPy."""
 
-import io
 import re
 import struct
-import zlib
 
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from clients import eventually, metric, refused, tensor
 from conftest import serving
-from PIL import Image, ImageOps
+from pictures import ask, difference, encoded, interlaced, opened, picture, png
+from PIL import Image
 from repository_on_disk import write_pipeline
 from tritonclient.utils import InferenceServerException
 
@@ -37,27 +36,6 @@ STEPS = {
 }
 
 
-def picture(height, width, seed=0):
-    """Returns pixels with edges, gradients and noise."""
-    draw = np.random.default_rng(seed)
-    rows, columns = np.mgrid[0:height, 0:width]
-    waves = [np.sin(rows / (5 + channel)) * np.cos(columns / (9 - channel)) for channel in range(3)]
-    pixels = 128 + 90 * np.stack(waves, axis=-1) + draw.normal(0, 12, (height, width, 3))
-    pixels[height // 3 : height // 2, width // 4 : width // 2] = (250, 10, 60)
-    return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
-
-
-def encoded(image, form="PNG", **more):
-    file = io.BytesIO()
-    image.save(file, form, **more)
-    return file.getvalue()
-
-
-def opened(data, mode="RGB"):
-    """Returns an image as Pillow decodes it, the right way up."""
-    return ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert(mode)
-
-
 @pytest.fixture(scope="module")
 def images_server(tmp_path_factory, program, made_models):
     repository = tmp_path_factory.mktemp("images")
@@ -76,16 +54,6 @@ def images_server(tmp_path_factory, program, made_models):
 def client(images_server):
     with triton.InferenceServerClient(images_server.grpc) as connected:
         yield connected
-
-
-def ask(client, name, *images, output="pixels", **more):
-    sent = tensor("IMAGE", np.array([[image] for image in images], dtype=object))
-    return client.infer(name, [sent], **more).as_numpy(output)
-
-
-def difference(found, expected):
-    assert found.shape == expected.shape
-    return int(np.abs(found.astype(int) - expected.astype(int)).max())
 
 
 @pytest.mark.parametrize("name", RESAMPLE)
@@ -170,22 +138,6 @@ def forms():
     rounded = np.repeat(((np.asarray(shades).astype(int) + 128) // 257)[..., np.newaxis], 3, -1)
     found["PNG, 16 bits"] = (encoded(shades), rounded.astype(np.uint8))
     return found
-
-
-def chunk(kind, content):
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-
-def png(width, height, depth, color, content, interlace=0):
-    header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, interlace)
-    chunks = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(content, 9)) + chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + chunks
-
-
-def interlaced(pixels):
-    passes = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
-    lines = [b"\0" + line.tobytes() for row, column, down, right in passes for line in pixels[row::down, column::right]]
-    return png(pixels.shape[1], pixels.shape[0], 8, 2, b"".join(lines), interlace=1)
 
 
 FORMS = forms()

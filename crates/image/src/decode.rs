@@ -4,12 +4,15 @@ use std::io::Cursor;
 
 use image::{
     DynamicImage, GrayImage, ImageDecoder, ImageError, Limits,
-    codecs::{jpeg::JpegDecoder, png::PngDecoder, webp::WebPDecoder},
+    codecs::{png::PngDecoder, webp::WebPDecoder},
+    metadata::Orientation,
 };
 
 use super::{
     Size,
     header::{Format, Header, lossy_frame},
+    jpeg,
+    orientation::orientation,
 };
 
 /// The pixels of an image, row by row.
@@ -32,26 +35,32 @@ pub(crate) fn decode(data: &[u8], header: &Header, is_gray: bool, most_bytes: u6
     limits.max_alloc = Some(most_bytes);
     let reader = Cursor::new(data);
     let decoded = match header.format {
-        Format::Jpeg if !has_end(&data[header.place..]) => return Err("the image is cut off".to_owned()),
-        Format::Jpeg => JpegDecoder::new(reader).and_then(|decoder| upright(decoder, header, limits, is_gray)),
-        Format::Png => {
+        Format::Jpeg { .. } if !has_end(&data[header.place..]) => return Err("the image is cut off".to_owned()),
+        Format::Jpeg { .. } => jpeg::decode(data, header.stored).map(|image| (image, orientation(&jpeg::exif(data)))),
+        Format::Png { .. } => {
             let decoder = PngDecoder::with_limits(reader, limits.clone());
-            decoder.and_then(|decoder| upright(decoder, header, limits, is_gray))
+            decoder.and_then(|decoder| whole(decoder, header, limits)).map_err(|fault| fault.to_string())
         }
-        Format::WebP if has_larger_frame(data, header.stored) => {
+        Format::WebP { .. } if has_larger_frame(data, header.stored) => {
             return Err("the image has a frame that is larger than the image".to_owned());
         }
-        Format::WebP => WebPDecoder::new(reader).and_then(|decoder| upright(decoder, header, limits, is_gray)),
+        Format::WebP { .. } => {
+            let decoder = WebPDecoder::new(reader);
+            decoder.and_then(|decoder| whole(decoder, header, limits)).map_err(|fault| fault.to_string())
+        }
     };
-    decoded.map_err(|fault| format!("the image cannot be decoded: {fault}"))
+    let (decoded, orientation) = decoded.map_err(|fault| format!("the image cannot be decoded: {fault}"))?;
+    let mut converted = if is_gray { gray(decoded).into() } else { DynamicImage::from(decoded.into_rgb8()) };
+    converted.apply_orientation(orientation);
+    let size = Size { height: converted.height(), width: converted.width() };
+    Ok(Pixels { size, data: converted.into_bytes() })
 }
 
-fn upright<D: ImageDecoder>(
-    mut decoder: D,
+fn whole(
+    mut decoder: impl ImageDecoder,
     header: &Header,
     limits: Limits,
-    is_gray: bool,
-) -> Result<Pixels, ImageError> {
+) -> Result<(DynamicImage, Orientation), ImageError> {
     let Size { height, width } = header.stored;
     decoder.set_limits(limits)?;
     if decoder.dimensions() != (width, height) {
@@ -59,12 +68,8 @@ fn upright<D: ImageDecoder>(
         let kind = image::error::LimitErrorKind::DimensionError;
         return Err(ImageError::Limits(image::error::LimitError::from_kind(kind)));
     }
-    let orientation = decoder.orientation()?;
-    let decoded = DynamicImage::from_decoder(decoder)?;
-    let mut converted = if is_gray { gray(decoded).into() } else { DynamicImage::from(decoded.into_rgb8()) };
-    converted.apply_orientation(orientation);
-    let size = Size { height: converted.height(), width: converted.width() };
-    Ok(Pixels { size, data: converted.into_bytes() })
+    let orientation = orientation(&decoder.exif_metadata()?.unwrap_or_default());
+    Ok((DynamicImage::from_decoder(decoder)?, orientation))
 }
 
 /// Converts to shades of gray with the weights of ITU-R 601, rounded as Pillow does. Those of the library are others.

@@ -1,17 +1,26 @@
 //! What the first bytes of an image say: its format and size. Nothing is decoded or copied, and the work is bounded
 //! whatever the bytes are, so that a request can be judged where it arrives.
 
-use super::Size;
-
-/// Most segments in front of the size of a JPEG. Profiles and metadata take a few hundred at most.
-const MOST_SEGMENTS: usize = 1024;
+use super::{
+    Size,
+    jpeg::{self, segments},
+};
 
 /// A format that is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    Jpeg,
-    Png,
-    WebP,
+    Jpeg {
+        channels: u8,
+        is_progressive: bool,
+    },
+    Png {
+        /// Of a pixel.
+        bits: u8,
+        is_interlaced: bool,
+    },
+    WebP {
+        is_lossless: bool,
+    },
 }
 
 /// What the header says.
@@ -38,60 +47,47 @@ pub(crate) enum HeaderFault {
 impl Header {
     /// Reads the header of an image.
     pub(crate) fn read(data: &[u8]) -> Result<Self, HeaderFault> {
-        let (format, frame) = match data {
-            [0x89, b'P', b'N', b'G', ..] => (Format::Png, data),
-            [0xff, 0xd8, ..] => (Format::Jpeg, jpeg_frame(data).ok_or(HeaderFault::Damaged)?),
-            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => (Format::WebP, data),
+        let (format, size, place) = match data {
+            [0x89, b'P', b'N', b'G', ..] => png(data),
+            [0xff, 0xd8, ..] => jpeg(data),
+            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => {
+                webp(data).map(|size| (Format::WebP { is_lossless: data[12..].starts_with(b"VP8L") }, size, 0))
+            }
             _ => return Err(HeaderFault::Format),
-        };
-        let size = match format {
-            Format::Png => png(frame),
-            Format::Jpeg => jpeg(frame),
-            Format::WebP => webp(frame),
-        };
-        let (width, height) = size.ok_or(HeaderFault::Damaged)?;
+        }
+        .ok_or(HeaderFault::Damaged)?;
+        let (width, height) = size;
         if width == 0 || height == 0 {
             return Err(HeaderFault::Empty);
         }
-        Ok(Self { format, stored: Size { height, width }, place: data.len() - frame.len() })
+        Ok(Self { format, stored: Size { height, width }, place })
     }
 }
+
+/// The format, width and height, and the place of the latter.
+type Found = (Format, (u32, u32), usize);
 
 /// The signature, and the chunk IHDR behind it.
-fn png(data: &[u8]) -> Option<(u32, u32)> {
+fn png(data: &[u8]) -> Option<Found> {
     let header = data.strip_prefix(b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR")?;
-    let (width, rest) = header.split_first_chunk()?;
-    Some((u32::from_be_bytes(*width), u32::from_be_bytes(*rest.first_chunk()?)))
+    let (size, rest) = header.split_first_chunk::<8>()?;
+    let [depth, color, _, _, interlace] = *rest.first_chunk()?;
+    let channels = match color {
+        2 => 3,
+        4 => 2,
+        6 => 4,
+        _ => 1,
+    };
+    let [width, height] = [0, 4].map(|place| u32::from_be_bytes(std::array::from_fn(|byte| size[place + byte])));
+    let format = Format::Png { bits: depth.saturating_mul(channels), is_interlaced: interlace != 0 };
+    Some((format, (width, height), 0))
 }
 
-/// Returns a JPEG from its frame on, behind all segments in front of it.
-fn jpeg_frame(data: &[u8]) -> Option<&[u8]> {
-    let mut rest = &data[2..];
-    for _ in 0..MOST_SEGMENTS {
-        // Readers skip what lies between segments, and any number of bytes 0xff in front of a marker.
-        rest = &rest[rest.iter().position(|&byte| byte == 0xff)?..];
-        rest = &rest[rest.iter().position(|&byte| byte != 0xff)?..];
-        let (&marker, segment) = rest.split_first()?;
-        match marker {
-            // Without a length: restarts, and a byte that only looks like a marker.
-            0x00 | 0x01 | 0xd0..=0xd8 => rest = segment,
-            // The end of the image, or its data.
-            0xd9 | 0xda => return None,
-            // A frame, of whatever coding. C4, C8 and CC are other segments.
-            0xc0..=0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf => return Some(segment),
-            _ => {
-                let length = u16::from_be_bytes(*segment.first_chunk()?);
-                rest = segment.get(usize::from(length.max(2))..)?;
-            }
-        }
-    }
-    None
-}
-
-/// The frame's length and depth, then its height and width.
-fn jpeg(frame: &[u8]) -> Option<(u32, u32)> {
-    let [_, _, _, height_0, height_1, width_0, width_1] = *frame.first_chunk::<7>()?;
-    Some((u16::from_be_bytes([width_0, width_1]).into(), u16::from_be_bytes([height_0, height_1]).into()))
+/// The frame, behind all segments in front of it.
+fn jpeg(data: &[u8]) -> Option<Found> {
+    let (place, frame) = segments(data).find_map(|segment| Some((segment.place, segment.frame()?)))?;
+    let jpeg::Frame { height, width, is_progressive, channels } = frame;
+    Some((Format::Jpeg { channels: channels.len().try_into().ok()?, is_progressive }, (width, height), place))
 }
 
 /// The first chunk: an extended header, or the image itself.
@@ -147,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_jpeg_of_endless_segments_is_given_up() {
-        let padding = segment(0xfe, b"").repeat(MOST_SEGMENTS);
+        let padding = segment(0xfe, b"").repeat(jpeg::MOST_SEGMENTS);
         let frame = segment(0xc0, &[8, 0, 1, 0, 1, 1]);
         assert_eq!(size(&[&b"\xff\xd8"[..], &padding, &frame].concat()), Err(HeaderFault::Damaged));
         let fewer = &padding[..padding.len() - 4];
@@ -156,10 +152,34 @@ mod tests {
     }
 
     #[test]
+    fn a_header_says_what_a_pixel_takes() {
+        let format = |data: &[u8]| Header::read(data).map(|header| header.format);
+        let png = |depth, color, interlace| {
+            let of = [&[0, 0, 0, 1, 0, 0, 0, 1][..], &[depth, color, 0, 0, interlace]].concat();
+            format(&[&b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"[..], &of].concat())
+        };
+        let is = |bits, is_interlaced| Ok(Format::Png { bits, is_interlaced });
+        assert_eq!([png(1, 0, 0), png(8, 3, 0), png(16, 4, 0)], [is(1, false), is(8, false), is(32, false)]);
+        assert_eq!([png(8, 2, 1), png(16, 6, 1)], [is(24, true), is(64, true)]);
+        let jpeg = |marker, channels: u8| {
+            let ids = vec![[1, 0x11, 0]; channels.into()].concat();
+            let frame = segment(marker, &[&[8, 0, 1, 0, 1, channels], &ids[..]].concat());
+            format(&[&b"\xff\xd8"[..], &frame].concat())
+        };
+        assert_eq!(jpeg(0xc0, 3), Ok(Format::Jpeg { channels: 3, is_progressive: false }));
+        assert_eq!(jpeg(0xc2, 4), Ok(Format::Jpeg { channels: 4, is_progressive: true }));
+        let webp = |kind: &[u8]| format(&[b"RIFF\0\0\0\0WEBP", kind, &[0; 4], &[0x2f; 10]].concat());
+        assert_eq!(
+            [webp(b"VP8L"), webp(b"VP8X")].map(|format| format == Ok(Format::WebP { is_lossless: true })),
+            [true, false]
+        );
+    }
+
+    #[test]
     fn sizes_of_png_and_each_kind_of_webp() {
-        let png = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\xea\x60\0\x01\0\0";
+        let png = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\xea\x60\0\x01\0\0\x08\x02\0\0\0";
         assert_eq!(size(png), Ok((60_000, 65_536)));
-        assert_eq!(size(&png[..20]), Err(HeaderFault::Damaged));
+        assert_eq!(size(&png[..28]), Err(HeaderFault::Damaged));
         let webp = |kind: &[u8], content: &[u8]| [b"RIFF\0\0\0\0WEBP", kind, &[0; 4], content].concat();
         assert_eq!(size(&webp(b"VP8X", &[0, 0, 0, 0, 0xff, 0xff, 0, 1, 0, 1])), Ok((0x1_0000, 0x1_0002)));
         assert_eq!(size(&webp(b"VP8L", &[0x2f, 0xff, 0xff, 0xff, 0x0f])), Ok((16_384, 16_384)));

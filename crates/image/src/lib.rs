@@ -1,8 +1,8 @@
 //! Images in, tensors out: decoding, resizing, cropping and normalising.
 //!
 //! `header` reads how large an image is without decoding it, and `plan` says from that what each step after it needs.
-//! `decode` turns the bytes into pixels, and `elements` pixels into the elements of a tensor. `step` is the built-in
-//! step of pipelines around them.
+//! `decode` turns the bytes into pixels, with `jpeg` and `orientation`, and `elements` pixels into the elements of a
+//! tensor. `step` is the built-in step of pipelines around them.
 //!
 //! Protocols, model repositories, files and engines must not live here.
 #![deny(unsafe_code)]
@@ -11,6 +11,8 @@
 mod decode;
 mod elements;
 mod header;
+mod jpeg;
+mod orientation;
 mod plan;
 mod step;
 

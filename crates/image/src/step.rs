@@ -1,6 +1,6 @@
 //! The step `image`: encoded images to the input of a model.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use fast_image_resize::{
@@ -10,7 +10,7 @@ use fast_image_resize::{
 use paternoster_executor::InputTensor;
 use paternoster_model::{DataType, Dims, TensorSpec};
 use paternoster_pipeline::{
-    BuiltIn, BuiltInFault, Effort, InputRows, StepWork, Stop, Value, WorkerGroup, Workers, only_string,
+    BuiltIn, BuiltInFault, InputRows, StepWork, Stop, Value, WorkerGroup, Workers, only_string,
 };
 
 use super::{
@@ -18,7 +18,7 @@ use super::{
     decode::{Pixels, decode},
     elements::Writer,
     header::Header,
-    plan::working_bytes,
+    plan::{effort, working_bytes},
 };
 
 /// Name of the step's input: an image in JPEG, PNG or WebP.
@@ -29,9 +29,6 @@ pub const PIXELS: &str = "pixels";
 
 /// Most pixels of an image, unless configured otherwise: more than phones take.
 pub const DEFAULT_MAX_PIXELS: u64 = 64 << 20;
-
-/// Images of at most this many pixels take a fraction of a second.
-const USUAL_PIXELS: u64 = 32 << 20;
 
 /// What the step does with an image.
 #[derive(Clone, Debug, PartialEq)]
@@ -241,9 +238,9 @@ struct Images {
 }
 
 impl StepWork for Images {
-    fn effort(&self, row: usize) -> Effort {
-        let pixels = self.headers[row].map_or(0, |header| header.stored.pixels());
-        if pixels <= USUAL_PIXELS { Effort::Usual } else { Effort::Long }
+    fn effort(&self, row: usize) -> Duration {
+        let (Some(header), Some(image)) = (self.headers[row], self.given.get(0, row)) else { return Duration::ZERO };
+        effort(&header, image.data.len(), self.step.options.resize, self.step.result(header.stored))
     }
 
     fn run(&mut self, row: usize, stop: &Stop) -> Result<(), BuiltInFault> {
@@ -326,5 +323,21 @@ mod tests {
     fn images_have_threads_apart_from_those_of_texts() {
         let (step, all) = (ImageStep::new(ImageOptions::default()), Workers::new(1));
         assert!(std::ptr::eq(step.workers(&all), &raw const all.images));
+    }
+
+    #[test]
+    fn each_row_says_how_long_it_takes() {
+        let png = |edge: u32| {
+            let size = [edge, edge].map(u32::to_be_bytes).concat();
+            [&b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"[..], &size, &[16, 6, 0, 0, 1]].concat()
+        };
+        let strings = [png(5000), png(10)].map(|data| [&(data.len() as u32).to_le_bytes()[..], &data].concat());
+        let images = InputTensor { shape: Dims::from_slice(&[2, 1]), data: strings.concat().into() };
+        let small = Some(Resize::To(Size { height: 1, width: 1 }));
+        let step = Arc::new(ImageStep::new(ImageOptions { resize: small, ..ImageOptions::default() }));
+        let work = step.begin(vec![Some(Value::Joint(images))], 2).expect("it begins");
+        let [large, small] = [0, 1].map(|row| work.effort(row));
+        assert_eq!(large.as_millis(), 25 * (14 + 2));
+        assert!(small < Duration::from_micros(10), "{small:?}");
     }
 }

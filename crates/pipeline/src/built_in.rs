@@ -7,13 +7,13 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use paternoster_executor::InputTensor;
 use paternoster_model::TensorSpec;
 
-use super::{Effort, Value, WorkerGroup, Workers};
+use super::{Value, WorkerGroup, Workers};
 
 /// A step that is no model: it computes its outputs on a worker thread, or at once where that takes well below a
 /// millisecond.
@@ -46,8 +46,9 @@ pub trait BuiltIn: Any + fmt::Debug + Send + Sync {
 
 /// What a built-in step does for a request, row by row.
 pub trait StepWork: Send {
-    /// Returns about how long a row takes.
-    fn effort(&self, row: usize) -> Effort;
+    /// Returns about how long a row keeps its thread. Shorter rows of others go first, and long ones leave threads to
+    /// them.
+    fn effort(&self, row: usize) -> Duration;
 
     /// Computes the outputs of a row. Rows come in order. Looks at `stop` from time to time.
     ///

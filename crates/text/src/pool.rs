@@ -1,10 +1,10 @@
 //! The step `pool`: the states of a model to one vector for each text.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use paternoster_executor::InputTensor;
 use paternoster_model::{DataType, TensorSpec, text};
-use paternoster_pipeline::{BuiltIn, BuiltInFault, Effort, InputRows, StepWork, Stop, Value, WorkerGroup, Workers};
+use paternoster_pipeline::{BuiltIn, BuiltInFault, InputRows, StepWork, Stop, Value, WorkerGroup, Workers};
 
 use super::{
     Pooling, cut, normalize,
@@ -97,8 +97,8 @@ struct Pooled {
 }
 
 impl StepWork for Pooled {
-    fn effort(&self, _row: usize) -> Effort {
-        Effort::Usual
+    fn effort(&self, row: usize) -> Duration {
+        Duration::from_nanos(self.given.get(0, row).map_or(0, |states| states.data.len() as u64))
     }
 
     fn run(&mut self, row: usize, _stop: &Stop) -> Result<(), BuiltInFault> {

@@ -1,12 +1,12 @@
 //! The step `tokenize`: texts to the inputs of a model.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use paternoster_executor::InputTensor;
 use paternoster_model::{DataType, TensorSpec, text};
 use paternoster_pipeline::{
-    BuiltIn, BuiltInFault, Effort, InputRows, StepWork, Stop, Value, WorkerGroup, Workers, only_string,
+    BuiltIn, BuiltInFault, InputRows, StepWork, Stop, Value, WorkerGroup, Workers, only_string,
 };
 
 use super::{
@@ -17,8 +17,8 @@ use super::{
 /// Texts of at most this many bytes together take well below a millisecond.
 const SHORT_BYTES: usize = 2 << 10;
 
-/// A row of at most this many bytes takes some hundredths of a second.
-const USUAL_ROW_BYTES: usize = 64 << 10;
+/// About how long each byte of a text takes, in nanoseconds.
+const BYTE_NS: u64 = 1000;
 
 /// Bytes that are built for each byte of text, at most one token each: its id, mask and type.
 const BUILT_FOR_EACH_BYTE: usize = 3 * size_of::<i64>();
@@ -107,8 +107,8 @@ impl Tokenize {
     }
 
     /// Returns about how long a text of `bytes` bytes takes.
-    pub fn effort_of(bytes: usize) -> Effort {
-        if bytes <= USUAL_ROW_BYTES { Effort::Usual } else { Effort::Long }
+    pub fn effort_of(bytes: usize) -> Duration {
+        Duration::from_nanos((bytes as u64).saturating_mul(BYTE_NS))
     }
 
     /// Checks the number of tokens that come in place of a text: a text of more would be too long, whether or not it
@@ -275,7 +275,7 @@ impl Tokenizing {
 }
 
 impl StepWork for Tokenizing {
-    fn effort(&self, row: usize) -> Effort {
+    fn effort(&self, row: usize) -> Duration {
         let row = Row::of(&self.given, row);
         let of_first = self.shared.as_ref().filter(|shared| shared.is_of(&row)).map_or(row.text, |_| None);
         let read = [of_first, row.pair, row.tokens];
@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     fn only_the_first_of_pairs_that_share_a_long_text_is_long_work() {
-        let long = "a ".repeat(USUAL_ROW_BYTES);
+        let long = "a ".repeat(64 << 10);
         let inputs = vec![strings(&[&long, &long, &long]), strings(&["a", "a", &long]), None, None, None];
         let mut work = step().begin(inputs, 3).expect("it begins");
         let mut efforts = Vec::new();
@@ -361,6 +361,6 @@ mod tests {
             efforts.push(work.effort(row));
             work.run(row, &Stop::never()).expect("tokens");
         }
-        assert_eq!(efforts, [Effort::Long, Effort::Usual, Effort::Long]);
+        assert!(efforts[1] * 1000 < efforts[0] && efforts[0] <= efforts[2], "{efforts:?}");
     }
 }

@@ -10,7 +10,7 @@ use paternoster_executor::InferError;
 use paternoster_observe::{RequestTimings, StepTimings};
 
 use super::{Answer, Run, located};
-use crate::{BuiltInFault, Effort, Progress, Runs, Stop, Value};
+use crate::{BuiltInFault, Progress, Runs, Stop, Value};
 
 impl Run {
     /// Runs a built-in step: here if that is short, else on a worker thread.
@@ -48,7 +48,7 @@ impl Run {
         let (binding, stop) = (self.pipeline.known_binding(step), Stop::new(self.deadline));
         let is_short = built_in.is_short(&inputs);
         let mut work = Arc::clone(built_in).begin(inputs, rows).map_err(&fail)?;
-        let effort = if rows > 0 { work.effort(0) } else { Effort::Usual };
+        let effort = if rows > 0 { work.effort(0) } else { Duration::ZERO };
         let leaving = stop.when_dropped();
         let timings = Arc::clone(timings);
         let tensors = &self.pipeline.graph.steps[step].outputs;

@@ -240,8 +240,8 @@ mod tests {
             Ok(item)
         };
         let workers = Workers::new(1).texts;
-        // A long text, so that the next one is of another turn.
-        let items = vec![(1 << 20, 0), (1, 1)];
+        // The second text is too long for the turn of the first.
+        let items = vec![(1, 0), (1 << 20, 1)];
         let request = tokio::spawn(async move { on_workers(&workers, held, items, work).await.map(|_| ()) });
         assert_eq!(has_begun.recv().await, Some(0));
         request.abort();

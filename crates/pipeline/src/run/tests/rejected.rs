@@ -3,7 +3,7 @@
 use paternoster_batching::{QueueKnobs, QueueingKnobs, WindowKnobs};
 
 use super::*;
-use crate::{BuiltIn, BuiltInFault, Condition, Effort, StepWork, Stop, Test, WorkerGroup};
+use crate::{BuiltIn, BuiltInFault, Condition, StepWork, Stop, Test, WorkerGroup};
 
 /// A pipeline whose first model is at a gate, and a request that is there.
 struct Gated {
@@ -101,8 +101,8 @@ impl BuiltIn for Broken {
 struct Panics;
 
 impl StepWork for Panics {
-    fn effort(&self, _row: usize) -> Effort {
-        Effort::Usual
+    fn effort(&self, _row: usize) -> Duration {
+        Duration::ZERO
     }
 
     fn run(&mut self, _row: usize, _stop: &Stop) -> Result<(), BuiltInFault> {
