@@ -40,6 +40,7 @@ import numpy as np  # noqa: E402
 import on_demand_attacks  # noqa: E402
 import pipeline_attacks  # noqa: E402
 import rollout_attacks  # noqa: E402
+import text_attacks  # noqa: E402
 import tritonclient.grpc as triton  # noqa: E402
 from attacking import LOAD, MB, ROW, Given, bystander, memory_of, raw_call, suffered  # noqa: E402
 from clients import metric  # noqa: E402
@@ -444,7 +445,7 @@ def vanished_repository(given):
     yield "models while it is away", "served" if served else "UNLOADED"
 
 
-for module in (decoder_attacks, image_attacks, lane_attacks, on_demand_attacks, pipeline_attacks, rollout_attacks):
+for module in (decoder_attacks, image_attacks, lane_attacks, on_demand_attacks, pipeline_attacks, rollout_attacks, text_attacks):
     for one in module.ATTACKS:
         attack(one)
 

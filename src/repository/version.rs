@@ -13,6 +13,12 @@ use crate::{
     pipeline::{PendingResponse, Servable},
 };
 
+/// The parameter of a configuration that says what a classifier of texts does, as Hugging Face names it.
+pub(super) const PROBLEM_TYPE: &str = "problem_type";
+
+/// Its value where several classes of a text may be true.
+pub(super) const MULTI_LABEL: &str = "multi_label_classification";
+
 /// A version that serves. Unloading only drops the repository's reference; requests that hold the version or what
 /// serves it keep it alive.
 #[derive(Debug)]
@@ -32,6 +38,11 @@ impl ModelVersion {
         memory: Arc<KeptMemory>,
     ) -> Self {
         Self { servable, config, rollout, _memory: memory }
+    }
+
+    /// Whether several classes of a text may be true.
+    pub fn is_multi_label(&self) -> bool {
+        self.config.parameters.get(PROBLEM_TYPE).is_some_and(|kind| kind.string_value == MULTI_LABEL)
     }
 
     /// Submits a client's request that has exactly one response. Dropping the answer cancels the request. If another

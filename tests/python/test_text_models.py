@@ -280,7 +280,7 @@ def test_the_routes_of_text_embeddings_inference(texts_server, reference):
     status, mixed = post(texts_server, "/embed", {"model": "plain", "inputs": ["a cat", [101, 1037, 4937, 102]]})
     assert status == 200 and mixed[0] == pytest.approx(mixed[1], abs=TOLERANCE), "the same text"
     status, refusal = post(texts_server, "/embed", {"model": "plain", "inputs": ["a cat", None]})
-    assert status == 422 and "element 1" in refusal["error"]
+    assert status == 422 and refusal["error"].startswith("inputs[1]: invalid type: null"), refusal
 
 
 def test_the_root_answers_by_the_kind_of_the_model_and_health_is_where_probes_look(texts_server):
@@ -333,10 +333,13 @@ def test_tokenize_and_decode_as_text_embeddings_inference_has_them(texts_server,
         ("/tokenize", {"model": "plain", "inputs": "x" * (2 << 20)}, "at most 1048576 bytes"),
         ("/tokenize", {"model": "plain", "inputs": "x", "prompt_name": "query"}, "no prompt 'query'"),
         ("/tokenize", {"model": "minilm", "inputs": "x"}, "does not take texts"),
-        ("/tokenize", {"model": "plain", "inputs": 5}, "expected inputs to be a string or a list of strings"),
+        ("/tokenize", {"model": "plain", "inputs": 5}, "inputs: invalid type: integer `5`, expected a string or a list"),
         ("/decode", {"model": "plain", "ids": ids * 100_000}, "at most 1048576 bytes"),
         ("/decode", {"model": "plain", "ids": [ids * 20_000] * 20}, "at most 1048576 bytes"),
-        ("/decode", {"model": "plain", "ids": "a"}, "expected ids to be a list of tokens"),
+        ("/decode", {"model": "plain", "ids": "a"}, "ids: list 0: expected numbers of tokens, but found a text"),
+        ("/tokenize", {"model": "plain", "inputs": ["x", 5]}, "inputs[1]: invalid type: integer `5`, expected a string"),
+        ("/decode", {"model": "plain", "ids": [[1], [2, "a"]]}, 'ids[1][1]: invalid type: string "a"'),
+        ("/decode", {"model": "plain", "ids": [[1], [-1]]}, "ids: list 1: expected numbers of tokens from 0 to"),
     ):
         status, refusal = post(texts_server, path, body)
         assert status == 422 and refusal["error_type"] == "Validation", (path, status, refusal)
@@ -452,6 +455,85 @@ def test_vectors_of_all_tokens_as_text_embeddings_inference_gives_them(start, tm
     assert status == 422 and "does not take texts" in refusal["error"]
     assert post(server, "/embed_all", {"model": "nowhere", "inputs": "a"})[0] == 404
     assert metric(server, "paternoster_pending_bytes") == 0
+
+
+def many_classes(weights):
+    """Numbers of classes: the given ones, times the largest token of the text."""
+    nodes = [
+        node("Cast", ["input_ids"], ["numbers"], to=1),
+        node("ReduceMax", ["numbers"], ["largest"], axes=[1], keepdims=1),
+        node("Mul", ["largest", "weights"], ["logits"]),
+    ]
+    inputs = [port("input_ids", "INT64", ("batch", "tokens"))]
+    outputs = [port("logits", "FP32", ("batch", len(weights)))]
+    return model(nodes, inputs, outputs, [constant("weights", np.array([weights], np.float32))])
+
+
+TWO_WORDS = {
+    "version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},
+    "model": {"type": "WordLevel", "vocab": {"?": 0, "a": 1, "b": 2}, "unk_token": "?"},
+}  # fmt: skip
+
+
+def write_classifier(folder, name, weights, **config):
+    made = write_model(folder, name, many_classes(weights))
+    (made / "model.yaml").write_text("text: { task: classify }\n")
+    (made / "config.json").write_text(json.dumps({"architectures": ["BertForSequenceClassification"], **config}))
+    (made / "tokenizer.json").write_text(json.dumps(TWO_WORDS))
+
+
+def test_an_answer_of_many_classes_is_reserved_as_it_is_written(start, tmp_path):
+    write_classifier(tmp_path, "classes", np.linspace(0, 1, 20_000))
+    server = start(tmp_path, "--max-pending-bytes=8388608")
+    status, one = post(server, "/predict", {"inputs": "a"})
+    assert status == 200 and len(one) == 20_000 and one[0]["label"] == "LABEL_19999"
+    # Its numbers would fit: 800 kB.
+    status, refusal = post(server, "/predict", {"inputs": [["a"]] * 10})
+    assert (status, refusal["error_type"]) == (413, "Validation"), refusal
+    # They would not, and the model does not run.
+    ran = lambda: ask(server, "GET", "/v2/models/classes/stats")[1]["model_stats"][0]["inference_count"]  # noqa: E731
+    before = ran()
+    status, refusal = post(server, "/predict", {"inputs": [["a"]] * 100})
+    assert (status, refusal["error_type"]) == (413, "Validation"), refusal
+    assert ran() == before
+    assert metric(server, "paternoster_pending_bytes") == 0
+
+
+def test_classes_that_may_be_true_together_have_a_score_each(start, tmp_path):
+    weights = [1.2, 0.8, -2.0, 100.0, 60.0, 90.0]
+    for kind in ("multi_label_classification", "single_label_classification"):
+        write_classifier(tmp_path, kind.split("_")[0], weights, problem_type=kind)
+    server = start(tmp_path)
+    of = lambda name, **more: {one["label"]: one["score"] for one in post(server, "/predict", {"model": name, "inputs": "a", **more})[1]}  # noqa: E731
+    multi = of("multi")
+    for number, weight in enumerate(weights):
+        assert multi[f"LABEL_{number}"] == pytest.approx(1 / (1 + np.exp(-weight)), rel=1e-5)
+    # Three of them are 1.0, and still in the order of the model's numbers.
+    assert list(multi) == [f"LABEL_{number}" for number in (3, 5, 4, 0, 1, 2)]
+    assert sum(of("single").values()) == pytest.approx(1, rel=1e-5)
+    raw = of("multi", raw_scores=True)
+    assert raw == of("single", raw_scores=True)
+    assert raw["LABEL_2"] == pytest.approx(-2, rel=1e-5)
+
+
+def test_documents_are_ranked_by_the_models_numbers(start, tmp_path):
+    write_classifier(tmp_path, "rank", [60.0])
+    server = start(tmp_path)
+    texts = ["a", "b", "a", "b"]
+    status, ranked = post(server, "/rerank", {"query": "?", "texts": texts})
+    assert status == 200 and [one["score"] for one in ranked] == [1.0] * 4
+    assert [one["index"] for one in ranked] == [1, 3, 0, 2], "60 and 120 have the same score"
+    status, ranked = post(server, "/v1/rerank", {"query": "?", "documents": texts, "top_n": 2})
+    assert status == 200 and [one["index"] for one in ranked["results"]] == [1, 3]
+    for body, reason in (
+        ({"documents": texts, "top_n": "2"}, 'top_n: invalid type: string "2", expected a whole number, 0 or more'),
+        ({"documents": ["a", None]}, "documents[1]: expected a string, or an object with a text"),
+        ({"documents": "a"}, 'documents: invalid type: string "a", expected a list'),
+    ):
+        status, refusal = post(server, "/v1/rerank", {"query": "?", **body})
+        assert status == 400 and refusal["message"].startswith(reason), refusal
+    status, refusal = post(server, "/rerank", {"query": "?", "texts": ["a", "b", 3]})
+    assert status == 422 and refusal["error"].startswith("texts[2]: invalid type: integer `3`, expected a string"), refusal
 
 
 def test_an_answer_of_all_tokens_is_reserved_as_it_grows(start, tmp_path):

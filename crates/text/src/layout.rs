@@ -62,6 +62,8 @@ pub enum Task {
     Classify {
         /// The names of the classes.
         labels: Vec<String>,
+        /// Whether several classes of a text may be true.
+        multi_label: bool,
     },
     /// One number for each class of each token.
     ClassifyTokens {
@@ -94,6 +96,7 @@ struct Config {
     max_position_embeddings: Option<f64>,
     pad_token_id: Option<i64>,
     id2label: Option<BTreeMap<String, String>>,
+    problem_type: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -161,7 +164,8 @@ pub fn hugging_face(file: Files<'_>) -> Result<Layout, LayoutFault> {
     let is_for = |what: &str| architectures.clone().any(|name| name.ends_with(what));
     let mut other_architecture = None;
     let task = if is_for("ForSequenceClassification") {
-        Task::Classify { labels: labels(config.id2label.as_ref())? }
+        let multi_label = config.problem_type.as_deref() == Some("multi_label_classification");
+        Task::Classify { labels: labels(config.id2label.as_ref())?, multi_label }
     } else if is_for("ForTokenClassification") {
         Task::ClassifyTokens { labels: labels(config.id2label.as_ref())? }
     } else {
@@ -377,8 +381,22 @@ mod tests {
             "max_position_embeddings": 514, "pad_token_id": 1, "id2label": {"3": "d", "2": "c", "0": "a"}}"#;
         let limits = ("tokenizer_config.json", r#"{"model_max_length": 1e30, "truncation_side": "left"}"#);
         let read = layout(&[("config.json", config), limits]).expect("a layout");
-        assert_eq!(read.task, Task::Classify { labels: ["a", "LABEL_1", "c", "d"].map(str::to_owned).to_vec() });
+        let labels = ["a", "LABEL_1", "c", "d"].map(str::to_owned).to_vec();
+        assert_eq!(read.task, Task::Classify { labels, multi_label: false });
         assert_eq!((read.max_tokens, read.truncate, read.pad_token), (512, Truncate::Left, 1));
+    }
+
+    #[test]
+    fn several_classes_may_be_true_if_the_problem_is_of_that_type() {
+        let of = |kind: &str| {
+            let config = format!(r#"{{"architectures": ["BertForSequenceClassification"], "problem_type": {kind}}}"#);
+            layout(&[("config.json", &config)]).map(|layout| layout.task)
+        };
+        for (kind, multi_label) in
+            [("null", false), ("\"single_label_classification\"", false), ("\"multi_label_classification\"", true)]
+        {
+            assert_eq!(of(kind), Ok(Task::Classify { labels: Vec::new(), multi_label }), "{kind}");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub use layout::{Layout, LayoutFault, Task, hugging_face};
 pub use pool::{Pool, PoolOptions, STATES};
 pub use pooling::{Pooling, cut, normalize};
 pub use tensors::floats;
-pub use tokenize::{Tokenize, TokenizeOptions, output};
+pub use tokenize::{RowSize, Tokenize, TokenizeOptions, output};
 pub use tokenizer::{
     DEFAULT_MAX_BYTES, FirstText, MAX_TOKENIZER_BYTES, Piece, TextTokenizer, TokenizerFault, TokenizerOptions, Tokens,
     Truncate,

@@ -8,11 +8,14 @@ use paternoster_pipeline::{BuiltIn, BuiltInFault, InputRows, StepWork, Stop, Val
 
 use super::{
     Pooling, cut, normalize,
-    tensors::{floats, integers, row_of_floats},
+    tensors::{floats, integers, row_of_floats, rows_of},
 };
 
 /// States of at most this many bytes together take well below a millisecond.
 const SHORT_BYTES: usize = 256 << 10;
+
+/// Memory for a row beside its numbers: all tensors.
+const ROW_BYTES: usize = 512;
 
 /// Name of the step's input: the states of the tokens, or the vector.
 pub const STATES: &str = "states";
@@ -71,7 +74,8 @@ impl BuiltIn for Pool {
     }
 
     fn is_short(&self, inputs: &[Option<Value>]) -> bool {
-        inputs.iter().flatten().map(Value::bytes).sum::<usize>() <= SHORT_BYTES
+        let bytes: usize = inputs.iter().flatten().map(Value::bytes).sum();
+        bytes.saturating_add(rows_of(inputs).saturating_mul(ROW_BYTES)) <= SHORT_BYTES
     }
 
     fn workers<'a>(&self, all: &'a Workers) -> &'a WorkerGroup {
@@ -79,8 +83,23 @@ impl BuiltIn for Pool {
     }
 
     fn built_bytes(&self, inputs: &[Option<Value>]) -> usize {
-        // No more than the states themselves, as FP32.
-        inputs.first().and_then(Option::as_ref).map_or(0, Value::bytes).saturating_mul(2)
+        let rows = rows_of(inputs);
+        let size = self.options.datatype.size_bytes().unwrap_or(1);
+        let as_fp32 = |bytes: usize| (bytes / size).saturating_mul(size_of::<f32>());
+        let width = |tensor: &InputTensor| tensor.shape.last().map_or(0, |&width| width.max(0) as usize);
+        let (longest, widest) = match inputs.first().and_then(Option::as_ref) {
+            None => (0, 0),
+            Some(Value::Joint(states)) => (states.data.len() / rows.max(1), width(states)),
+            Some(Value::Rows(states)) => {
+                let states = || states.iter().flatten();
+                let longest = states().map(|states| states.data.len()).max();
+                (longest.unwrap_or(0), states().map(width).max().unwrap_or(0))
+            }
+        };
+        // The states of one row at a time, as FP32, and a vector of each row: as numbers, and as what leaves the step.
+        let vector = widest.saturating_mul(size_of::<f32>());
+        let outputs = rows.saturating_mul(ROW_BYTES.saturating_add(vector));
+        as_fp32(longest).saturating_add(outputs).saturating_add(vector.saturating_mul(2))
     }
 
     fn begin(self: Arc<Self>, inputs: Vec<Option<Value>>, rows: usize) -> Result<Box<dyn StepWork>, BuiltInFault> {

@@ -4,6 +4,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use half::{bf16, f16};
 use paternoster_executor::InputTensor;
 use paternoster_model::{DataType, Dims};
+use paternoster_pipeline::Value;
 
 /// Returns the elements of a tensor of floats; none of a tensor of other elements.
 pub fn floats(data: &[u8], datatype: DataType) -> Vec<f32> {
@@ -43,4 +44,13 @@ pub(crate) fn row_of_integers(values: impl ExactSizeIterator<Item = i64>, dataty
 pub(crate) fn row_of_floats(values: &[f32]) -> InputTensor {
     let data: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     InputTensor { shape: Dims::from_slice(&[1, values.len() as i64]), data: Bytes::from(data) }
+}
+
+/// Returns the number of rows of inputs.
+pub(crate) fn rows_of(inputs: &[Option<Value>]) -> usize {
+    let of_value = |value: &Value| match value {
+        Value::Joint(tensor) => tensor.shape.first().map_or(0, |&rows| rows.max(0) as usize),
+        Value::Rows(rows) => rows.len(),
+    };
+    inputs.iter().flatten().map(of_value).min().unwrap_or(0)
 }

@@ -55,7 +55,12 @@ impl Answer {
 
     /// Creates a response of JSON only.
     pub(super) fn json(json: Vec<u8>) -> Self {
-        Self::inference(json::Reply { json, binary: Vec::new() })
+        Self::json_of(VecDeque::from([json.into()]))
+    }
+
+    /// Creates a response of JSON in parts.
+    pub(super) fn json_of(parts: VecDeque<Bytes>) -> Self {
+        Self { kind: "application/json", json_bytes: None, encoding: None, parts, trace: None }
     }
 
     /// Compresses the response if that makes it shorter.

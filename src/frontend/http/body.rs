@@ -239,11 +239,22 @@ pub(super) async fn grow(held: &mut Reservation, more: usize) -> Result<(), Prob
     if more == 0 || held.try_grow(more) {
         return Ok(());
     }
-    let fits = held.amount().saturating_add(more) <= held.largest();
-    held.grow_within(more, ROOM_PATIENCE).await.map_err(|error: Exhausted| match no_room(&error) {
-        status if fits => unavailable(status.message()),
+    held.grow_within(more, ROOM_PATIENCE).await.map_err(|error| refused(held, more, &error))
+}
+
+/// Reserves memory that must be there now.
+///
+/// # Errors
+/// 413 if it is more than a connection's share, 503 if it is not available.
+pub(super) fn grow_now(held: &mut Reservation, more: usize) -> Result<(), Problem> {
+    held.grow_now(more).map_err(|error| refused(held, more, &error))
+}
+
+fn refused(held: &Reservation, more: usize, error: &Exhausted) -> Problem {
+    match no_room(error) {
+        status if held.amount().saturating_add(more) <= held.largest() => unavailable(status.message()),
         status => Problem::from(status),
-    })
+    }
 }
 
 fn unavailable(message: impl Into<String>) -> Problem {

@@ -15,6 +15,7 @@ use super::{
         values::{NonEmptyText, PartName, stays_inside},
     },
     directory::TOKENIZER,
+    version::{MULTI_LABEL, PROBLEM_TYPE},
 };
 use crate::{
     batching::knob::Whole,
@@ -117,7 +118,7 @@ impl TextModel {
                     if *normalize { "normalized" } else { "not normalized" }
                 )
             }
-            Task::Classify { labels } => format!("classifies texts and pairs ({})", classes(labels)),
+            Task::Classify { labels, .. } => format!("classifies texts and pairs ({})", classes(labels)),
             Task::ClassifyTokens { labels } => format!("classifies tokens ({})", classes(labels)),
         };
         format!("{task}, at most {max_tokens} tokens")
@@ -161,7 +162,7 @@ impl TextModel {
                 steps.push(step(Runs::BuiltIn(Arc::new(pool)), from, same(&outputs)));
                 outputs
             }
-            Task::Classify { labels } | Task::ClassifyTokens { labels } => {
+            Task::Classify { labels, .. } | Task::ClassifyTokens { labels } => {
                 if let Some(port) = steps[1].outputs.first_mut() {
                     text::LOGITS.clone_into(&mut port.tensor);
                 }
@@ -190,9 +191,36 @@ impl TextModel {
             symbols: Vec::new(),
             decoupled: false,
         };
-        let config = shown(config, &spec);
+        let config = self.shown(config, &spec);
         let pipeline = Pipeline::new(spec, graph, options).map_err(|fault| fault.to_string())?;
         Ok((pipeline, config))
+    }
+
+    /// Shows texts as inputs and the results as outputs.
+    fn shown(&self, config: &pb::ModelConfig, spec: &ModelSpec) -> pb::ModelConfig {
+        let mut config = config.clone();
+        let dims = |tensor: &TensorSpec| tensor.dims.to_vec();
+        let input = |tensor: &TensorSpec| pb::ModelInput {
+            name: tensor.name.clone(),
+            data_type: datatype_to_pb(tensor.datatype).into(),
+            dims: dims(tensor),
+            optional: tensor.optional,
+            ..Default::default()
+        };
+        let output = |tensor: &TensorSpec| pb::ModelOutput {
+            name: tensor.name.clone(),
+            data_type: datatype_to_pb(tensor.datatype).into(),
+            dims: dims(tensor),
+            ..Default::default()
+        };
+        config.input = spec.inputs.iter().map(input).collect();
+        config.output = spec.outputs.iter().map(output).collect();
+        if matches!(self.layout.task, Task::Classify { multi_label: true, .. }) {
+            let kind = pb::ModelParameter { string_value: MULTI_LABEL.to_owned() };
+            config.parameters.insert(PROBLEM_TYPE.to_owned(), kind);
+        }
+        config.max_batch_size = i32::try_from(spec.max_batch_size).unwrap_or(i32::MAX);
+        config
     }
 
     /// Finds what the task needs in a program.
@@ -264,7 +292,7 @@ impl TextModel {
             prompts: self.layout.prompts.clone(),
             default_prompt: self.layout.default_prompt.clone(),
         };
-        Ok(Arc::new(Tokenize::new(Arc::clone(&self.tokenizer), options)))
+        Tokenize::new(Arc::clone(&self.tokenizer), options).map(Arc::new)
     }
 
     /// Returns the output of the program that the task needs.
@@ -335,10 +363,7 @@ pub(super) fn built_in(directory: &Path, step: &PipelineStep) -> Result<Arc<dyn 
             let prompts = prompts.iter().flatten().map(|(name, prompt)| (name.0.clone(), prompt.clone())).collect();
             let default_prompt = default_prompt.as_ref().map(|name| name.0.clone());
             let options = TokenizeOptions { int32: int32.unwrap_or(false), prompts, default_prompt };
-            if let Some(missing) = options.default_prompt.as_ref().filter(|name| !options.prompts.contains_key(*name)) {
-                return Err(format!("there is no prompt '{missing}'"));
-            }
-            Ok(Arc::new(Tokenize::new(tokenizer, options)))
+            Ok(Arc::new(Tokenize::new(tokenizer, options)?))
         }
     }
 }
@@ -423,27 +448,4 @@ fn same(tensors: &[TensorSpec]) -> Vec<Port> {
 
 fn find(tensors: &[TensorSpec], name: &str) -> Option<TensorSpec> {
     tensors.iter().find(|spec| spec.name == name).cloned()
-}
-
-/// Shows texts as inputs and the results as outputs.
-fn shown(config: &pb::ModelConfig, spec: &ModelSpec) -> pb::ModelConfig {
-    let mut config = config.clone();
-    let dims = |tensor: &TensorSpec| tensor.dims.to_vec();
-    let input = |tensor: &TensorSpec| pb::ModelInput {
-        name: tensor.name.clone(),
-        data_type: datatype_to_pb(tensor.datatype).into(),
-        dims: dims(tensor),
-        optional: tensor.optional,
-        ..Default::default()
-    };
-    let output = |tensor: &TensorSpec| pb::ModelOutput {
-        name: tensor.name.clone(),
-        data_type: datatype_to_pb(tensor.datatype).into(),
-        dims: dims(tensor),
-        ..Default::default()
-    };
-    config.input = spec.inputs.iter().map(input).collect();
-    config.output = spec.outputs.iter().map(output).collect();
-    config.max_batch_size = i32::try_from(spec.max_batch_size).unwrap_or(i32::MAX);
-    config
 }

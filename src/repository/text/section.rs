@@ -8,13 +8,14 @@ use crate::{
 /// Puts what the configuration says in place of what the files say.
 pub(super) fn override_layout(layout: &mut Layout, section: &Text) -> Result<(), String> {
     let (mut labels, mut given) = (Vec::new(), (Pooling::Mean, false));
+    let multi_label = matches!(layout.task, Task::Classify { multi_label: true, .. });
     match &layout.task {
         Task::Embed { pooling, normalize } => given = (*pooling, *normalize),
-        Task::Classify { labels: known } | Task::ClassifyTokens { labels: known } => labels.clone_from(known),
+        Task::Classify { labels: known, .. } | Task::ClassifyTokens { labels: known } => labels.clone_from(known),
     }
     match section.task {
         Some(TextTask::Embed) => layout.task = Task::Embed { pooling: given.0, normalize: given.1 },
-        Some(TextTask::Classify) => layout.task = Task::Classify { labels },
+        Some(TextTask::Classify) => layout.task = Task::Classify { labels, multi_label },
         Some(TextTask::ClassifyTokens) => layout.task = Task::ClassifyTokens { labels },
         None => {}
     }

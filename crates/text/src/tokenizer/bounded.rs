@@ -1,21 +1,22 @@
 //! What a `tokenizer.json` may make of a text. Its steps are those of the library; each runs only where what it makes
 //! has a bound, so a file that multiplies texts is refused and takes no memory.
 
-use std::{fmt, panic::resume_unwind};
+use std::panic::resume_unwind;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use serde::{
-    Deserialize, Deserializer,
-    de::{Error, MapAccess, SeqAccess, Visitor},
-};
+use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::Value;
 use tokenizers::{
-    Decoder, DecoderWrapper, ModelWrapper, NormalizedString, Normalizer, NormalizerWrapper, PostProcessorWrapper,
-    PreTokenizerWrapper,
+    Decoder, DecoderWrapper, ModelWrapper, NormalizedString, Normalizer, NormalizerWrapper, PostProcessor,
+    PostProcessorWrapper, PreTokenizerWrapper,
+    models::{bpe::BPE, wordpiece::WordPiece},
     normalizers::{Lowercase, Precompiled},
 };
 
-use super::TokenizerFault;
+use super::{
+    allowance::{self, Refusal},
+    extent::{Extent, File},
+};
 
 /// Most bytes that a text becomes, for each of its own. Three are usual: a space becomes U+2581.
 const MOST_GROWTH: usize = 8;
@@ -38,6 +39,15 @@ const MOST_OBJECTS: usize = 256;
 
 /// Most pre-tokenizers that write other characters. One or two are usual, and each may double a text.
 const MOST_WRITING: usize = 2;
+
+/// Most tokens that a post-processor adds to a text or a pair: there are two or three, or a prompt of some hundreds.
+const MOST_ADDED: usize = 1024;
+
+/// Most bytes of all texts in the description of a post-processor: the names of its tokens.
+const MOST_POST_PROCESSOR_BYTES: usize = 64 << 10;
+
+/// Longest name that tokens have for another reason than their text: that of the unknown token, or a mark of parts.
+const MOST_NAME_BYTES: usize = 64;
 
 /// Longest word that WordPiece may divide, in characters; 100 is usual. The time grows with its cube.
 const MOST_WORD_CHARS: usize = 1000;
@@ -72,6 +82,9 @@ pub(super) fn check(json: &[u8]) -> Result<(), String> {
             return Err(too_many("objects", MOST_OBJECTS, name, objects));
         }
     }
+    if file.post_processor.bytes > MOST_POST_PROCESSOR_BYTES {
+        return Err(too_many("bytes", MOST_POST_PROCESSOR_BYTES, "post_processor", file.post_processor.bytes));
+    }
     Ok(())
 }
 
@@ -79,14 +92,39 @@ fn too_many(what: &str, most: usize, part: &str, found: usize) -> String {
     format!("expected at most {most} {what} in '{part}', but found {found}")
 }
 
-/// Refuses a model that takes very long for a word.
+/// Refuses a model that takes very long for a word, or has long names for short parts of it.
 pub(super) fn check_model(model: &ModelWrapper) -> Result<(), String> {
-    match model {
-        ModelWrapper::WordPiece(model) if model.max_input_chars_per_word > MOST_WORD_CHARS => {
-            let found = model.max_input_chars_per_word;
-            Err(format!("expected max_input_chars_per_word to be at most {MOST_WORD_CHARS}, but found {found}"))
+    let most_chars = longest_divided_word(model).unwrap_or(0);
+    if most_chars > MOST_WORD_CHARS {
+        return Err(format!(
+            "expected max_input_chars_per_word to be at most {MOST_WORD_CHARS}, but found {most_chars}"
+        ));
+    }
+    let names: [Option<&String>; 3] = match model {
+        ModelWrapper::BPE(BPE { unk_token, continuing_subword_prefix, end_of_word_suffix, .. }) => {
+            [unk_token.as_ref(), continuing_subword_prefix.as_ref(), end_of_word_suffix.as_ref()]
         }
-        _ => Ok(()),
+        ModelWrapper::WordPiece(WordPiece { unk_token, continuing_subword_prefix, .. }) => {
+            [Some(unk_token), Some(continuing_subword_prefix), None]
+        }
+        ModelWrapper::WordLevel(model) => [Some(&model.unk_token), None, None],
+        // Its tokens are parts of the text.
+        ModelWrapper::Unigram(_) => [None; 3],
+    };
+    match names.into_iter().flatten().map(String::len).find(|&bytes| bytes > MOST_NAME_BYTES) {
+        Some(found) => Err(format!(
+            "expected the unknown token and the marks of parts of words to have at most {MOST_NAME_BYTES} bytes, but \
+             found {found}"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Returns the longest word, in characters, for which a model takes time that grows with its square and more.
+pub(super) fn longest_divided_word(model: &ModelWrapper) -> Option<usize> {
+    match model {
+        ModelWrapper::WordPiece(model) => Some(model.max_input_chars_per_word),
+        _ => None,
     }
 }
 
@@ -109,8 +147,12 @@ fn writing(pre_tokenizer: &PreTokenizerWrapper) -> usize {
     }
 }
 
-/// Refuses templates in which a text is more than once.
+/// Refuses templates in which a text is more than once, and those that add many tokens.
 pub(super) fn check_post_processor(post_processor: &PostProcessorWrapper) -> Result<(), String> {
+    let added = post_processor.added_tokens(false).max(post_processor.added_tokens(true));
+    if added > MOST_ADDED {
+        return Err(format!("expected a post_processor that adds at most {MOST_ADDED} tokens, but it adds {added}"));
+    }
     let value = serde_json::to_value(post_processor).map_err(|fault| fault.to_string())?;
     if repeats(&value) { Err("its post_processor repeats texts".to_owned()) } else { Ok(()) }
 }
@@ -124,95 +166,6 @@ fn repeats(value: &Value) -> bool {
             texts.iter().enumerate().any(is_twice) || list.iter().any(repeats)
         }
         _ => false,
-    }
-}
-
-/// The parts of a file, by how large they are.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct File {
-    model: Extent,
-    added_tokens: Extent,
-    normalizer: Extent,
-    pre_tokenizer: Extent,
-    post_processor: Extent,
-    decoder: Extent,
-}
-
-/// How large a value of JSON is, which is not built.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Extent {
-    /// Bytes of the longest text.
-    longest: usize,
-    objects: usize,
-    /// All values, the keys of objects not counted.
-    values: usize,
-}
-
-impl Extent {
-    /// Of one value that has no others.
-    const ONE: Self = Self { longest: 0, objects: 0, values: 1 };
-
-    fn with(self, other: Self) -> Self {
-        let (objects, values) = (self.objects + other.objects, self.values + other.values);
-        Self { longest: self.longest.max(other.longest), objects, values }
-    }
-}
-
-impl<'de> Deserialize<'de> for Extent {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ExtentVisitor)
-    }
-}
-
-struct ExtentVisitor;
-
-impl<'de> Visitor<'de> for ExtentVisitor {
-    type Value = Extent;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("JSON")
-    }
-
-    fn visit_unit<E>(self) -> Result<Extent, E> {
-        Ok(Extent::ONE)
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<Extent, E> {
-        Ok(Extent::ONE)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Extent, E> {
-        Ok(Extent::ONE)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<Extent, E> {
-        Ok(Extent::ONE)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Extent, E> {
-        Ok(Extent::ONE)
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Extent, E> {
-        Ok(Extent { longest: text.len(), ..Extent::ONE })
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Extent, A::Error> {
-        let mut all = Extent::ONE;
-        while let Some(one) = list.next_element()? {
-            all = all.with(one);
-        }
-        Ok(all)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Extent, A::Error> {
-        let mut all = Extent { objects: 1, ..Extent::ONE };
-        while let Some((key, value)) = map.next_entry::<Extent, Extent>()? {
-            all = all.with(value);
-            all.longest = all.longest.max(key.longest);
-        }
-        Ok(all)
     }
 }
 
@@ -239,21 +192,7 @@ impl Growth {
 }
 
 fn check_made(made: usize, most: usize) -> Result<(), Refusal> {
-    if made > most { Err(Refusal { made, most }) } else { Ok(()) }
-}
-
-/// A step makes too much. It passes through the library as an error, or by unwinding where errors are ignored.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("a step may make {made} bytes of a text, and at most {most} are allowed")]
-pub(super) struct Refusal {
-    made: usize,
-    most: usize,
-}
-
-impl From<Refusal> for TokenizerFault {
-    fn from(Refusal { made, most }: Refusal) -> Self {
-        Self::Grows { most, made }
-    }
+    if made > most { Err(Refusal { what: "bytes", made, most }) } else { Ok(()) }
 }
 
 /// The most bytes that all steps together may make of `bytes`.
@@ -356,12 +295,14 @@ impl Normalizer for Normalizers {
     /// with a text that is normalized in part.
     fn normalize(&self, text: &mut NormalizedString) -> tokenizers::Result<()> {
         let most = most(text.get().len());
-        let check = |made: usize| check_made(made, most).unwrap_or_else(|refusal| resume_unwind(Box::new(refusal)));
+        let or_unwind =
+            |checked: Result<(), Refusal>| checked.unwrap_or_else(|refusal| resume_unwind(Box::new(refusal)));
         for (step, growth) in &self.0 {
-            check(made(step, *growth, text.get(), most));
+            or_unwind(check_made(made(step, *growth, text.get(), most), most));
             step.normalize(text)?;
-            check(text.get().len());
+            or_unwind(check_made(text.get().len(), most));
         }
+        or_unwind(allowance::normalized(text.get()));
         Ok(())
     }
 }

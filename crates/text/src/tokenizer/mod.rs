@@ -1,17 +1,21 @@
-//! Tokenizers: the tokens of one text, or of a pair of texts. `bounded` says what a file may make of them.
+//! Tokenizers: the tokens of one text, or of a pair of texts. `bounded` says what a file may be, `allowance` what it
+//! may make of a text, and `sizes` how much work and memory that is.
 
+mod allowance;
 mod bounded;
+mod extent;
+mod sizes;
 #[cfg(test)]
 mod tests;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tokenizers::{
-    Encoding, ModelWrapper, PostProcessor, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl,
-    utils::truncation::TruncationDirection,
-};
+use tokenizers::{Encoding, PostProcessor, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl};
 
-use self::bounded::{Decoders, Normalizers, Refusal};
+use self::{
+    allowance::{CountedModel, Refusal},
+    bounded::{Decoders, Normalizers},
+};
 
 /// Largest `tokenizer.json` that is read, in bytes. Those of large vocabularies have about 17 MB.
 pub const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
@@ -44,13 +48,15 @@ pub enum Truncate {
     Left,
 }
 
-type Tokenizer = TokenizerImpl<ModelWrapper, Normalizers, PreTokenizerWrapper, PostProcessorWrapper, Decoders>;
+type Tokenizer = TokenizerImpl<CountedModel, Normalizers, PreTokenizerWrapper, PostProcessorWrapper, Decoders>;
 
 /// A tokenizer, read from its `tokenizer.json`.
 #[derive(Debug)]
 pub struct TextTokenizer {
     tokenizer: Tokenizer,
     options: TokenizerOptions,
+    /// Of the tokens that are added to a pair.
+    added_names_bytes: usize,
 }
 
 /// The tokens of a text.
@@ -122,8 +128,10 @@ pub enum TokenizerFault {
         tokens: usize,
     },
     /// A step of the tokenizer could make too much of the text.
-    #[error("a step may make {made} bytes of the text, and at most {most} are allowed")]
+    #[error("a step may make {made} {what} of the text, and at most {most} are allowed")]
     Grows {
+        /// What there would be too much of.
+        what: &'static str,
         /// The limit, by the length of the text.
         most: usize,
         /// What the step could make.
@@ -145,14 +153,14 @@ impl TextTokenizer {
             TokenizerFault::Failed(text) => TokenizerFault::File(text),
             fault => fault,
         };
-        let mut tokenizer = guarded(|| Tokenizer::from_bytes(json)).map_err(unreadable)?;
+        let mut tokenizer = guarded(json.len(), || Tokenizer::from_bytes(json)).map_err(unreadable)?;
         if options.lowercase {
             let normalizers = tokenizer.get_normalizer().cloned().unwrap_or_default().lowercased();
-            guarded(|| tokenizer.with_normalizer(Some(normalizers)).map(|_| ())).map_err(unreadable)?;
+            guarded(json.len(), || tokenizer.with_normalizer(Some(normalizers)).map(|_| ())).map_err(unreadable)?;
         }
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|fault| TokenizerFault::File(fault.to_string()))?;
-        bounded::check_model(tokenizer.get_model())
+        bounded::check_model(&tokenizer.get_model().0)
             .and_then(|()| tokenizer.get_pre_tokenizer().map_or(Ok(()), bounded::check_pre_tokenizer))
             .and_then(|()| tokenizer.get_post_processor().map_or(Ok(()), bounded::check_post_processor))
             .map_err(TokenizerFault::File)?;
@@ -162,11 +170,16 @@ impl TextTokenizer {
             let text = format!("it adds {added} tokens to a pair of texts, and at most {most} are allowed");
             return Err(TokenizerFault::File(text));
         }
-        let made = Self { tokenizer, options };
+        let mut made = Self { tokenizer, options, added_names_bytes: 0 };
         // Inconsistencies, such as a special token that the vocabulary lacks, show only in use.
         for pair in [None, Some("b")] {
-            made.encode("a", pair, true)
-                .map_err(|fault| TokenizerFault::File(format!("it cannot be used: {fault}")))?;
+            let joined = made.first("a").and_then(|text| made.join(text, pair, true));
+            let joined = joined.map_err(|fault| TokenizerFault::File(format!("it cannot be used: {fault}")))?;
+            if joined.get_tokens().len() != joined.len() {
+                let text = "its post_processor has tokens with another number of ids than of names";
+                return Err(TokenizerFault::File(text.to_owned()));
+            }
+            made.added_names_bytes = joined.get_tokens().iter().map(String::len).sum();
         }
         Ok(made)
     }
@@ -174,6 +187,11 @@ impl TextTokenizer {
     /// Returns how texts become tokens.
     pub fn options(&self) -> &TokenizerOptions {
         &self.options
+    }
+
+    /// Returns how many tokens the tokenizer adds to a text or a pair.
+    pub(crate) fn added(&self, is_pair: bool) -> usize {
+        self.tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(is_pair))
     }
 
     /// Returns the tokens of a text, or of a pair of texts. One of too many tokens is truncated if it may be: of a
@@ -192,11 +210,10 @@ impl TextTokenizer {
     /// As [`Self::encode`].
     pub fn first(&self, text: &str) -> Result<FirstText, TokenizerFault> {
         self.check_bytes(text.len())?;
-        let mut encoding = guarded(|| self.plain(text))?;
+        let encoding = guarded(text.len(), || self.plain(text))?;
         let tokens = encoding.len();
         // No pair keeps more of it.
-        self.cut(&mut encoding, self.options.max_tokens);
-        Ok(FirstText { encoding, tokens, bytes: text.len() })
+        Ok(FirstText { encoding: self.cut(encoding, self.options.max_tokens), tokens, bytes: text.len() })
     }
 
     /// Returns the tokens of a text and, if there is one, the second text of its pair.
@@ -204,8 +221,7 @@ impl TextTokenizer {
     /// # Errors
     /// As [`Self::encode`].
     pub fn complete(&self, text: FirstText, pair: Option<&str>, may_truncate: bool) -> Result<Tokens, TokenizerFault> {
-        self.check_bytes(text.bytes + pair.map_or(0, str::len))?;
-        let encoding = guarded(|| Ok(self.joined(text, pair, may_truncate)))??;
+        let encoding = self.join(text, pair, may_truncate)?;
         let (mut offsets, mut is_of_first) = (Vec::new(), Vec::new());
         if self.options.offsets {
             offsets = encoding.get_offsets().to_vec();
@@ -221,7 +237,7 @@ impl TextTokenizer {
     /// As [`Self::encode`].
     pub fn pieces(&self, text: &str, adds: bool) -> Result<Vec<Piece>, TokenizerFault> {
         self.check_bytes(text.len())?;
-        let encoding = guarded(|| self.tokenizer.encode_char_offsets(text, adds))?;
+        let encoding = guarded(text.len(), || self.tokenizer.encode_char_offsets(text, adds))?;
         let bounds: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
         let part = |start: usize, stop: usize| text.get(*bounds.get(start)?..*bounds.get(stop)?);
         let tokens = encoding.get_ids().iter().zip(encoding.get_tokens());
@@ -251,7 +267,7 @@ impl TextTokenizer {
             }
             self.tokenizer.decode(ids, skips_added).map(Ok)
         };
-        guarded(decode)?
+        guarded(0, decode)?
     }
 
     /// Checks the length of a text.
@@ -268,20 +284,40 @@ impl TextTokenizer {
         if self.options.offsets { self.tokenizer.encode(text, false) } else { self.tokenizer.encode_fast(text, false) }
     }
 
-    fn cut(&self, encoding: &mut Encoding, most: usize) {
-        let direction = match self.options.truncate {
-            Truncate::Right => TruncationDirection::Right,
-            Truncate::Left => TruncationDirection::Left,
+    /// Returns what stays of a text's tokens. The library's own way to cut also copies what does not.
+    fn cut(&self, encoding: Encoding, most: usize) -> Encoding {
+        let length = encoding.len();
+        if length <= most {
+            return encoding;
+        }
+        let kept = match self.options.truncate {
+            Truncate::Right => 0..most,
+            Truncate::Left => length - most..length,
         };
-        encoding.truncate(most, 0, direction);
-        // The parts that were cut off.
-        encoding.take_overflowing();
+        Encoding::new(
+            encoding.get_ids()[kept.clone()].to_vec(),
+            encoding.get_type_ids()[kept.clone()].to_vec(),
+            encoding.get_tokens()[kept.clone()].to_vec(),
+            encoding.get_word_ids()[kept.clone()].to_vec(),
+            encoding.get_offsets()[kept.clone()].to_vec(),
+            encoding.get_special_tokens_mask()[kept.clone()].to_vec(),
+            encoding.get_attention_mask()[kept].to_vec(),
+            Vec::new(),
+            Default::default(),
+        )
+    }
+
+    /// Joins a text, its pair and the tokens that the tokenizer adds.
+    fn join(&self, text: FirstText, pair: Option<&str>, may_truncate: bool) -> Result<Encoding, TokenizerFault> {
+        let pair_bytes = pair.map_or(0, str::len);
+        self.check_bytes(text.bytes + pair_bytes)?;
+        guarded(pair_bytes, || Ok(self.joined(text, pair, may_truncate)))?
     }
 
     fn joined(&self, text: FirstText, pair: Option<&str>, may_truncate: bool) -> Result<Encoding, TokenizerFault> {
         let FirstText { encoding: mut first, tokens: of_first, .. } = text;
         let mut second = pair.map(|pair| self.plain(pair)).transpose().map_err(failed)?;
-        let added = self.tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(pair.is_some()));
+        let added = self.added(pair.is_some());
         let of_second = second.as_ref().map_or(0, Encoding::len);
         let (tokens, most) = (added + of_first + of_second, self.options.max_tokens);
         if tokens > most {
@@ -289,10 +325,12 @@ impl TextTokenizer {
                 return Err(TokenizerFault::TooManyTokens { most, tokens });
             }
             let (most_of_first, most_of_second) = kept(of_first, of_second, most.saturating_sub(added));
-            self.cut(&mut first, most_of_first);
-            if let Some(second) = &mut second {
-                self.cut(second, most_of_second);
-            }
+            first = self.cut(first, most_of_first);
+            second = second.map(|second| self.cut(second, most_of_second));
+        }
+        if let Some(second) = &mut second {
+            // Post-processors set others, where there are any.
+            second.set_type_ids(vec![1; second.len()]);
         }
         self.tokenizer.post_process(first, second, true).map_err(failed)
     }
@@ -306,8 +344,9 @@ fn kept(first: usize, second: usize, most: usize) -> (usize, usize) {
     if first > second { (of_longer, of_shorter) } else { (of_shorter, of_longer) }
 }
 
-/// Calls the library, which may panic on files that its own writer never makes.
-fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, TokenizerFault> {
+/// Calls the library for a text of `bytes` bytes. It may panic on files that its own writer never makes.
+fn guarded<T>(bytes: usize, call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, TokenizerFault> {
+    allowance::begin(bytes);
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(done) => done.map_err(failed),
         Err(payload) => Err(match payload.downcast::<Refusal>() {

@@ -240,3 +240,87 @@ fn an_empty_second_text_makes_a_pair() {
     let pair = tokenizer.encode("a", Some(""), true).expect("tokens");
     assert_eq!((pair.ids, pair.types), (vec![1, 0, 1, 1], vec![0, 0, 0, 1]));
 }
+
+#[test]
+fn a_pair_without_a_post_processor_has_the_types_of_the_library() {
+    let processors = [
+        Value::Null,
+        json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true}),
+        json!({"type": "BertProcessing", "sep": ["?", 1], "cls": ["?", 1]}),
+        json!({"type": "RobertaProcessing", "sep": ["?", 1], "cls": ["?", 1], "trim_offsets": true,
+               "add_prefix_space": true}),
+    ];
+    for processor in processors {
+        let file = file("post_processor", processor.clone());
+        let ours = TextTokenizer::read(&file, TokenizerOptions { max_tokens: 8, ..options() }).expect("a tokenizer");
+        let mut library = tokenizers::Tokenizer::from_bytes(&file).expect("a tokenizer");
+        let truncation = tokenizers::TruncationParams { max_length: 8, ..Default::default() };
+        library.with_truncation(Some(truncation)).expect("it truncates");
+        for (text, pair) in [("a b", "a"), ("a", "a b a"), ("", "a"), ("a", ""), ("a b a b a b", "a b a b a b a")] {
+            let wanted = library.encode((text, pair), true).expect("tokens");
+            let tokens = ours.encode(text, Some(pair), true).expect("tokens");
+            assert_eq!((&tokens.ids[..], &tokens.types[..]), (wanted.get_ids(), wanted.get_type_ids()), "{processor}");
+        }
+    }
+}
+
+#[test]
+fn a_post_processor_that_adds_many_tokens_is_refused() {
+    let of = |ids: usize, names: usize, name: &str, times: usize| {
+        let text = |id| json!({"Sequence": {"id": id, "type_id": 0}});
+        let mark = json!({"SpecialToken": {"id": "?", "type_id": 0}});
+        let pair: Vec<Value> = std::iter::repeat_n(mark, times).chain([text("A"), text("B")]).collect();
+        let tokens = vec![name; names];
+        let special = json!({"?": {"id": "?", "ids": vec![1; ids], "tokens": tokens}});
+        json!({"type": "TemplateProcessing", "single": [text("A")], "pair": pair, "special_tokens": special})
+    };
+    let read = |value: Value| {
+        let options = TokenizerOptions { max_tokens: 1 << 20, ..options() };
+        TextTokenizer::read(&file("post_processor", value), options).map_err(|fault| fault.to_string())
+    };
+    assert!(read(of(512, 512, "?", 2)).is_ok());
+    let fault = read(of(512, 512, "?", 3)).expect_err("it adds 1536 tokens");
+    assert!(fault.contains("adds at most 1024 tokens, but it adds 1536"), "{fault}");
+    let fault = read(of(200_000, 200_000, "", 1)).expect_err("it adds 200000 tokens");
+    assert!(fault.contains("but it adds 200000"), "{fault}");
+    let fault = read(of(1, 1, &"?".repeat(65 << 10), 1)).expect_err("a long name");
+    assert!(fault.contains("at most 65536 bytes in 'post_processor'"), "{fault}");
+    let fault = read(of(1, 2, "?", 1)).expect_err("two names of a token");
+    assert!(fault.contains("another number of ids than of names"), "{fault}");
+}
+
+#[test]
+fn all_parts_of_a_text_together_become_no_more_than_it_may() {
+    let added = json!([{"id": 2, "content": "x", "single_word": false, "lstrip": false, "rstrip": false,
+                        "normalized": false, "special": true}]);
+    let mut with_added: Value = serde_json::from_slice(&file("added_tokens", added)).expect("JSON");
+    // A short text may become as much, and each part between added tokens is one.
+    with_added["normalizer"] = json!({"type": "Prepend", "prepend": "a".repeat(40)});
+    let json = serde_json::to_vec(&with_added).expect("JSON");
+    let tokenizer = TextTokenizer::read(&json, options()).expect("a tokenizer");
+    assert!(tokenizer.encode("axa", None, true).is_ok());
+    let fault = tokenizer.encode(&"ax".repeat(10_000), None, true).expect_err("20 times as much");
+    assert!(matches!(fault, TokenizerFault::Grows { what: "bytes", .. }), "{fault}");
+    let doubled = read("normalizer", replace("a", "a a")).expect("a tokenizer");
+    let fault = doubled.encode(&"a ".repeat(1000), None, true).expect_err("2000 tokens are fewer than 2 for a byte");
+    assert!(matches!(fault, TokenizerFault::Grows { .. }), "{fault}");
+}
+
+#[test]
+fn names_of_tokens_that_stand_for_any_text_are_short() {
+    let name = "?".repeat(65);
+    let model = json!({"type": "WordLevel", "vocab": {"a": 0, name.clone(): 1}, "unk_token": name});
+    let fault = refused("model", model);
+    assert!(fault.contains("at most 64 bytes, but found 65"), "{fault}");
+}
+
+#[test]
+fn long_words_that_are_divided_are_more_work_than_short_ones() {
+    let pieces = json!({"type": "WordPiece", "vocab": {"a": 0, "##a": 1, "?": 2}, "unk_token": "?",
+                        "continuing_subword_prefix": "##", "max_input_chars_per_word": 100});
+    let tokenizer = read("model", pieces).expect("a tokenizer");
+    let (short, long) = ("aaa ".repeat(400), "a".repeat(1600));
+    assert!(tokenizer.work(&[&short], false) < 2 * short.len());
+    assert_eq!(tokenizer.work(&[&long], false), 16 + 1600 + 100 * 100 / 4, "longer words are not divided");
+    assert_eq!(read("added_tokens", json!([])).expect("a tokenizer").work(&[&long], false), 16 + 1600);
+}

@@ -6,17 +6,20 @@ use axum::{
     extract::{Request, State},
     response::Response,
 };
+use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::StatusCode;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize, Serializer};
 use tracing::Instrument;
 
 use super::{
     super::api::Api,
     fault::Fault,
     inputs::Inputs,
-    run::{Received, Treatment, Wanted, check_finite, receive, requests, resolve, send},
+    rows::check_finite,
+    run::{Received, Treatment, Wanted, receive, requests, resolve},
     tei::{Direction, check_direction, or_error},
+    written::send,
 };
 use crate::{
     executor::OutputTensor,
@@ -30,8 +33,8 @@ use crate::{
 /// Texts that run at a time. The answer takes far more memory than that of `/embed`, and is reserved as it grows.
 const MOST_AT_A_TIME: usize = 64;
 
-/// Bytes of JSON for each number, and those of the number itself.
-const NUMBER_BYTES: usize = 16 + size_of::<f32>();
+/// How much memory the vectors of a text take for each byte of them, while they are checked and written.
+const NUMBERS: usize = 3;
 
 #[derive(Deserialize)]
 struct EmbedAllRequest {
@@ -63,12 +66,12 @@ async fn embedded(api: &Api, request: Request) -> Result<Response, Fault> {
     let span = received.span.clone();
     let mut texts = Vec::new();
     while let Some(answer) = answers.next().instrument(span.clone()).await {
-        let vectors = vectors_of(&version, &answer?.outputs, datatype)?;
-        received.reserve(vectors.iter().map(Vec::len).sum::<usize>() * NUMBER_BYTES).await?;
-        texts.push(vectors);
+        let answer = answer?;
+        received.reserve(answer.outputs.iter().map(|output| output.data.len()).sum::<usize>() * NUMBERS).await?;
+        texts.push(vectors_of(&version, &answer.outputs, datatype)?);
     }
-    let elements = texts.iter().flatten().map(Vec::len).sum();
-    send(api, &received.parts, elements, move || texts).await
+    let elements = texts.iter().map(|text| text.data.len() / size_of::<f32>()).sum();
+    send(api, &mut received, elements, texts).await
 }
 
 /// Returns the pipeline of a model, and the tensor in it that has the vectors of tokens: what it pools, or what its
@@ -86,8 +89,22 @@ fn with_tokens(version: &ModelVersion) -> Result<(&Arc<Pipeline>, TensorIx, Data
     Ok((pipeline, tensor, datatype))
 }
 
-/// Takes the only output of one text apart.
-fn vectors_of(version: &ModelVersion, outputs: &[OutputTensor], datatype: DataType) -> Result<Vec<Vec<f32>>, Fault> {
+/// The vectors of a text's tokens.
+struct TokenVectors {
+    data: Bytes,
+    datatype: DataType,
+    /// Numbers of a vector.
+    width: usize,
+}
+
+impl Serialize for TokenVectors {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(floats(&self.data, self.datatype).chunks_exact(self.width))
+    }
+}
+
+/// Checks the only output of one text.
+fn vectors_of(version: &ModelVersion, outputs: &[OutputTensor], datatype: DataType) -> Result<TokenVectors, Fault> {
     let spec = version.spec();
     let wrong = || {
         let text = format!("expected a vector for each token from the model '{}'", spec.name);
@@ -96,7 +113,6 @@ fn vectors_of(version: &ModelVersion, outputs: &[OutputTensor], datatype: DataTy
     let [OutputTensor { shape, data }] = outputs else { return Err(wrong()) };
     let [1, _, width] = shape[..] else { return Err(wrong()) };
     let width = usize::try_from(width).ok().filter(|&width| width > 0).ok_or_else(wrong)?;
-    let values = floats(data, datatype);
-    check_finite(spec, &values)?;
-    Ok(values.chunks_exact(width).map(<[f32]>::to_vec).collect())
+    check_finite(spec, floats(data, datatype).into_iter())?;
+    Ok(TokenVectors { data: data.clone(), datatype, width })
 }

@@ -1,6 +1,6 @@
 //! The texts of a request for vectors, as the clients of OpenAI and of text-embeddings-inference send them.
 
-use std::fmt;
+use std::{fmt, marker::PhantomData};
 
 use serde::{
     Deserialize, Deserializer,
@@ -39,16 +39,13 @@ impl<'de> Visitor<'de> for InputsVisitor {
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Inputs, A::Error> {
         let (mut items, mut tokens) = (Vec::new(), Vec::new());
         for number in 0.. {
-            let element = list
-                .next_element()
-                .map_err(|fault| de::Error::custom(format!("element {number} of the inputs: {fault}")));
-            match element? {
+            match list.next_element()? {
                 None => break,
                 Some(Element::Item(item)) if tokens.is_empty() => items.push(item),
                 Some(Element::Token(token)) if items.is_empty() => tokens.push(token),
                 Some(_) => {
                     let expected = "expected either numbers, or texts and lists of numbers";
-                    return Err(de::Error::custom(format!("element {number} of the inputs: {expected}")));
+                    return Err(de::Error::custom(format!("element {number}: {expected}")));
                 }
             }
         }
@@ -56,6 +53,48 @@ impl<'de> Visitor<'de> for InputsVisitor {
             items.push(Item::Tokens(tokens));
         }
         Ok(Inputs(items))
+    }
+}
+
+/// A text, or a list.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Listed<T> {
+    Text(String),
+    List(Vec<T>),
+}
+
+impl<T> Default for Listed<T> {
+    /// None.
+    fn default() -> Self {
+        Self::List(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Listed<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ListedVisitor(PhantomData))
+    }
+}
+
+struct ListedVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ListedVisitor<T> {
+    type Value = Listed<T>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a string or a list")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Listed<T>, E> {
+        Ok(Listed::Text(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Listed<T>, A::Error> {
+        let mut read = Vec::new();
+        while let Some(element) = list.next_element()? {
+            read.push(element);
+        }
+        Ok(Listed::List(read))
     }
 }
 
@@ -110,8 +149,14 @@ impl<'de> Visitor<'de> for ElementVisitor {
 mod tests {
     use super::*;
 
+    #[derive(Deserialize)]
+    struct Asked {
+        input: Inputs,
+    }
+
     fn read(json: &str) -> Result<Vec<Item>, String> {
-        serde_json::from_str(json).map(|Inputs(items)| items).map_err(|fault| fault.to_string())
+        let read = super::super::read::read::<Asked>(format!("{{\"input\": {json}}}").as_bytes());
+        read.map(|Asked { input: Inputs(items) }| items).map_err(|fault| fault.message().to_owned())
     }
 
     #[test]
@@ -129,11 +174,11 @@ mod tests {
     fn what_is_no_text_is_named_by_its_number() {
         let refused = |json: &str| read(json).expect_err(json);
         let null = refused(r#"["a", null]"#);
-        assert_eq!(null, "element 1 of the inputs: invalid type: null, expected a text or tokens at line 1 column 10");
-        assert!(refused(r#"["a", "b", 1]"#).starts_with("element 2 of the inputs: expected either numbers, or texts"));
-        assert!(refused("[1, 2.5]").starts_with("element 1 of the inputs: invalid type: floating point"));
-        assert!(refused(r#"["a", ["b"]]"#).starts_with("element 1 of the inputs: invalid type: string"));
-        assert!(refused("[18446744073709551615]").starts_with("element 0 of the inputs: invalid value"));
+        assert_eq!(null, "input[1]: invalid type: null, expected a text or tokens at line 1 column 20");
+        assert!(refused(r#"["a", "b", 1]"#).starts_with("input: element 2: expected either numbers, or texts"));
+        assert!(refused("[1, 2.5]").starts_with("input[1]: invalid type: floating point"));
+        assert!(refused(r#"["a", ["b"]]"#).starts_with("input[1][0]: invalid type: string"));
+        assert!(refused("[18446744073709551615]").starts_with("input[0]: invalid value"));
         assert!(refused("{}").contains("expected inputs to be a text, a list of texts, or lists of tokens"));
     }
 }

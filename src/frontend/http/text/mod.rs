@@ -1,24 +1,28 @@
 //! The ways to models that take texts which clients of other servers use: embeddings as OpenAI's clients ask for them,
 //! reranking as those of Cohere and Jina, and the routes of text-embeddings-inference.
 //!
-//! `run` submits each `item` to a model, `inputs` reads the items of requests for vectors, `fault` says why there is no
-//! answer, `built` what reading JSON takes, `tokenizer` finds a model's tokenizer, and `tokenize` asks that alone; the
-//! other modules have one interface each: its requests, its answers and its errors.
+//! `read` reads requests, `inputs` the items of those for vectors, `run` submits each `item` to a model, `rows` are the
+//! results, `scores` makes those of classes, `written` the JSON of answers, and `fault` says why there is none;
+//! `tokenizer` finds a model's tokenizer, and `tokenize` asks that alone. The other modules have one interface each:
+//! its requests, its answers and its errors.
 //! Which models an interface can use shows in the names of their tensors. Tokenizers and batching must not live here.
 
-mod built;
 #[cfg(feature = "text")]
 mod embed_all;
 mod fault;
 mod inputs;
 mod item;
 mod openai;
+mod read;
 mod rerank;
+mod rows;
 mod run;
+mod scores;
 mod tei;
 #[cfg(feature = "text")]
 mod tokenize;
 mod tokenizer;
+mod written;
 
 use axum::{
     response::{IntoResponse, Response},

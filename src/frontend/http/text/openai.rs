@@ -10,7 +10,7 @@ use axum::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http::StatusCode;
 use serde::{
-    Deserialize, Deserializer, Serialize,
+    Deserialize, Deserializer, Serialize, Serializer,
     de::{self, Unexpected, Visitor},
 };
 use serde_json::{Value, json};
@@ -19,8 +19,10 @@ use super::{
     super::api::Api,
     fault::Fault,
     inputs::Inputs,
-    run::{self, Received, Treatment, Wanted, little_endian, receive, resolve, send},
+    rows::{Numbers, Row},
+    run::{self, Received, Treatment, Wanted, receive, resolve},
     tei::Kind,
+    written::send,
 };
 use crate::frontend::span;
 
@@ -79,11 +81,17 @@ struct Embedding {
     embedding: Vector,
 }
 
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Vector {
-    Float(Vec<f32>),
-    Base64(String),
+/// The numbers of a text, written as its request says.
+struct Vector(Row, Encoding);
+
+impl Serialize for Vector {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(row, encoding) = self;
+        match encoding {
+            Encoding::Float => Numbers(row).serialize(serializer),
+            Encoding::Base64 => serializer.serialize_str(&STANDARD.encode(row.bytes())),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -129,20 +137,12 @@ async fn answer(api: &Api, request: Request) -> Result<Response, Fault> {
     let treatment = Treatment { dimensions: *dimensions, ..Treatment::default() };
     let rows = run::run(api, &mut received, &version, Wanted::Vectors, (items, treatment)).await?;
     let tokens = rows.iter().map(|row| row.tokens).sum();
-    let elements = rows.iter().map(|row| row.values.len()).sum();
+    let elements = rows.iter().map(|row| row.values().len()).sum();
     let model = model.unwrap_or_else(|| spec.name.clone());
-    let write = move || {
-        let data = rows.into_iter().enumerate().map(|(index, row)| {
-            let embedding = match format {
-                Encoding::Float => Vector::Float(row.values),
-                Encoding::Base64 => Vector::Base64(STANDARD.encode(little_endian(&row.values))),
-            };
-            Embedding { object: "embedding", index, embedding }
-        });
-        let usage = Usage { prompt_tokens: tokens, total_tokens: tokens };
-        EmbeddingsAnswer { object: "list", data: data.collect(), model, usage }
-    };
-    send(api, &received.parts, elements, write).await
+    let embedding = |(index, row)| Embedding { object: "embedding", index, embedding: Vector(row, format) };
+    let data = rows.into_iter().enumerate().map(embedding).collect();
+    let usage = Usage { prompt_tokens: tokens, total_tokens: tokens };
+    send(api, &mut received, elements, EmbeddingsAnswer { object: "list", data, model, usage }).await
 }
 
 /// Answers `GET /v1/models`: the models that take texts.

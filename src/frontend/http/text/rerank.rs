@@ -6,14 +6,16 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::StatusCode;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
     super::api::Api,
     fault::Fault,
-    run::{Received, Treatment, Wanted, rank, receive, resolve, send},
+    run::{Received, Treatment, Wanted, rank, receive, resolve},
+    tei::copied_if,
     tokenizer::cuts,
+    written::send,
 };
 use crate::{frontend::span, repository::ModelVersion};
 
@@ -29,10 +31,34 @@ struct RerankRequest {
 
 /// A document: its text, or an object that has it.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "expected each document to be a string, or an object with a text")]
+#[serde(untagged, expecting = "expected a string, or an object with a text")]
 enum Document {
     Text(String),
     Object { text: String },
+}
+
+#[derive(Serialize)]
+struct RerankAnswer {
+    id: &'static str,
+    object: &'static str,
+    model: String,
+    results: Vec<Ranked>,
+    usage: Value,
+    meta: Value,
+}
+
+/// A document and its score.
+#[derive(Serialize)]
+struct Ranked {
+    index: usize,
+    relevance_score: f32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    document: Option<Returned>,
+}
+
+#[derive(Serialize)]
+struct Returned {
+    text: String,
 }
 
 /// Answers `POST /v1/rerank` and `POST /v2/rerank`.
@@ -75,32 +101,28 @@ async fn answer(api: &Api, request: Request) -> Result<Response, Fault> {
         Document::Text(text) | Document::Object { text } => text,
     });
     let texts: Vec<String> = texts.collect();
-    let returned = return_documents.unwrap_or(false).then(|| texts.clone());
+    let wanted = return_documents.unwrap_or(false);
     let version = resolve(api, &received.parts, model.as_deref(), Wanted::Classes).await?;
     check_most_tokens(&version, most)?;
     span::asked(&received.span, &version.spec().name, "", "");
+    let mut returned = copied_if(&mut received, wanted, &texts).await?;
     let ranking = rank(api, &mut received, &version, (&query, texts), (Treatment::default(), false));
     let (mut ranked, tokens) = ranking.await?;
     ranked.truncate(top_n.unwrap_or(ranked.len()));
     let model = model.unwrap_or_else(|| version.spec().name.clone());
-    let elements = ranked.len();
-    let write = move || {
-        let result = |(index, score): (usize, f32)| {
-            let mut result = json!({ "index": index, "relevance_score": score });
-            if let Some(texts) = &returned {
-                result["document"] = json!({ "text": texts[index] });
-            }
-            result
-        };
-        let results: Vec<Value> = ranked.into_iter().map(result).collect();
-        json!({
-            "id": "",
-            "object": "list",
-            "model": model,
-            "results": results,
-            "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
-            "meta": { "api_version": { "version": "2" }, "billed_units": { "search_units": 1 } },
-        })
+    let result = |(index, relevance_score): (usize, f32)| {
+        let document = returned.get_mut(index).map(|text| Returned { text: std::mem::take(text) });
+        Ranked { index, relevance_score, document }
     };
-    send(api, &received.parts, elements, write).await
+    let results: Vec<Ranked> = ranked.into_iter().map(result).collect();
+    let elements = results.iter().map(|one| 1 + one.document.as_ref().map_or(0, |document| document.text.len())).sum();
+    let answer = RerankAnswer {
+        id: "",
+        object: "list",
+        model,
+        results,
+        usage: json!({ "prompt_tokens": tokens, "total_tokens": tokens }),
+        meta: json!({ "api_version": { "version": "2" }, "billed_units": { "search_units": 1 } }),
+    };
+    send(api, &mut received, elements, answer).await
 }

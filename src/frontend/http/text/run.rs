@@ -12,21 +12,22 @@ use tracing::{Instrument, Span};
 use super::{
     super::{
         Problem,
-        answer::Answer,
         api::Api,
         body::{self, Limit},
         infer::{LONGEST_JSON_HERE_BYTES, pending_place},
     },
-    built::built_bytes,
     fault::Fault,
     item::Item,
+    read::{built_bytes, read},
+    rows::{Row, rows_of},
+    scores::logistic,
     tokenizer::{check_lengths, check_room},
 };
 use crate::{
     budget::Reservation,
-    executor::{InferRequest, InputTensor, OutputTensor, Response},
+    executor::{InferRequest, InputTensor},
     frontend::{clients::ClientPlace, intake::MOST_BUILT_HERE_BYTES, span},
-    model::{Dims, ModelSpec, TensorSpec, text},
+    model::{Dims, ModelSpec, TensorSpec, element_count, text},
     observe::trace::Transport,
     repository::{ModelVersion, ResolveError},
 };
@@ -34,8 +35,8 @@ use crate::{
 /// Most texts of a request, as OpenAI allows.
 pub(super) const MOST_TEXTS: usize = 2048;
 
-/// Answers of at least this many numbers are written by a worker.
-const LARGE_ANSWER_ELEMENTS: usize = 4 << 10;
+/// Memory for the result of an item, beside its numbers.
+const ROW_BYTES: usize = 256;
 
 /// What a model must give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +53,7 @@ pub(super) enum Wanted {
 }
 
 impl Wanted {
-    fn output(self) -> &'static str {
+    pub(super) fn output(self) -> &'static str {
         match self {
             Self::Vectors => text::EMBEDDING,
             Self::Classes | Self::TokenClasses => text::LOGITS,
@@ -88,13 +89,11 @@ impl<T> Received<T> {
     }
 
     /// Hands over what is reserved, for work that may last longer than the request.
-    #[cfg(feature = "text")]
     pub(super) fn take_reservation(&mut self) -> Reservation {
         self.bytes.take()
     }
 
     /// Takes back what [`Self::take_reservation`] handed over.
-    #[cfg(feature = "text")]
     pub(super) fn give_reservation(&mut self, held: Reservation) {
         self.bytes = held;
     }
@@ -143,13 +142,7 @@ impl Body {
     pub(super) async fn part<T: DeserializeOwned + Send + 'static>(&self, api: &Api) -> Result<T, Fault> {
         let bytes = self.json.clone();
         let length = bytes.len();
-        let parse = move || {
-            // Lists would be read as the values of the keys in order.
-            if !bytes.trim_ascii_start().starts_with(b"{") {
-                return Err(Fault::Request("expected a JSON object".to_owned()));
-            }
-            serde_json::from_slice::<T>(&bytes).map_err(|fault| Fault::Request(fault.to_string()))
-        };
+        let parse = move || read(&bytes);
         if length <= LONGEST_JSON_HERE_BYTES {
             return parse();
         }
@@ -216,13 +209,8 @@ pub(super) struct Treatment {
     pub(super) normalize: Option<bool>,
 }
 
-/// The result of one item.
-pub(super) struct Row {
-    pub(super) values: Vec<f32>,
-    pub(super) tokens: u64,
-}
-
-/// Runs all items of a request. Each is batched by itself; the answers are in the order of the items.
+/// Runs all items of a request. Each is batched by itself; the answers are in the order of the items. What they take is
+/// reserved: before they run, where the model says how much that is.
 pub(super) async fn run<T>(
     api: &Api,
     received: &mut Received<T>,
@@ -232,15 +220,26 @@ pub(super) async fn run<T>(
 ) -> Result<Vec<Row>, Fault> {
     let (count, most_rows) = (items.len(), version.spec().max_batch_size as usize);
     check_count(count)?;
-    check_room(version, request_bytes(&items, &treatment))?;
+    check_room(version, &items, &treatment)?;
     let requests = requests(api, received, version, most_rows, (items, treatment)).await?;
+    let expected = output_bytes(version.spec(), wanted).saturating_add(ROW_BYTES).saturating_mul(count);
+    received.reserve(expected).await?;
     let answers = requests.into_iter().map(|request| version.submit(request));
     let responses = try_join_all(answers).instrument(received.span.clone()).await?;
+    let taken = responses.iter().flat_map(|response| &response.outputs).map(|output| output.data.len()).sum::<usize>();
+    received.reserve(taken.saturating_sub(expected)).await?;
     let mut rows = Vec::with_capacity(count);
     for response in responses {
         rows.extend(rows_of(version.spec(), wanted, response)?);
     }
     Ok(rows)
+}
+
+/// Returns the bytes of an output for one item, as far as the model says.
+fn output_bytes(spec: &ModelSpec, wanted: Wanted) -> usize {
+    let dims = spec.output_index(wanted.output()).map(|number| &spec.outputs[number].dims[..]);
+    let elements = dims.and_then(element_count).unwrap_or(0);
+    elements.saturating_mul(size_of::<f32>())
 }
 
 /// Builds the requests of all items, each with at most `most_rows` of them.
@@ -261,7 +260,7 @@ pub(super) async fn requests<T>(
 }
 
 /// Returns an upper limit of the bytes of the requests of all items.
-fn request_bytes(items: &[Item], treatment: &Treatment) -> usize {
+pub(super) fn request_bytes(items: &[Item], treatment: &Treatment) -> usize {
     let prompt_bytes = treatment.prompt.as_ref().map_or(0, String::len);
     items.iter().map(|item| item.bytes().saturating_add(prompt_bytes)).fold(0, usize::saturating_add)
 }
@@ -345,76 +344,6 @@ fn strings<'a>(texts: impl Iterator<Item = &'a str>, rows: usize, batched: bool)
     InputTensor { shape: shape(rows, batched), data: data.freeze() }
 }
 
-/// Takes the rows of a response apart.
-fn rows_of(spec: &ModelSpec, wanted: Wanted, response: Response) -> Result<Vec<Row>, Fault> {
-    let output = |name: &str| spec.output_index(name).and_then(|number| response.outputs.get(number));
-    let values = output(wanted.output());
-    let Some(OutputTensor { shape, data }) =
-        values.filter(|values| values.shape.len() == 1 + usize::from(spec.has_batch_axis()))
-    else {
-        let text = format!("expected one axis behind the batch in '{}' of model '{}'", wanted.output(), spec.name);
-        return Err(Fault::Server(StatusCode::INTERNAL_SERVER_ERROR, text));
-    };
-    let width = shape.last().map_or(0, |&width| width.max(0) as usize);
-    let values: Vec<f32> = data.as_chunks().0.iter().map(|chunk| f32::from_le_bytes(*chunk)).collect();
-    check_finite(spec, &values)?;
-    let counts: Vec<u64> = output(text::TOKEN_COUNT).map_or_else(Vec::new, |counts| {
-        counts.data.as_chunks().0.iter().map(|chunk| u64::from(u32::from_le_bytes(*chunk))).collect()
-    });
-    let rows = values.chunks_exact(width.max(1)).enumerate();
-    Ok(rows
-        .map(|(row, values)| Row { values: values.to_vec(), tokens: counts.get(row).copied().unwrap_or(0) })
-        .collect())
-}
-
-/// Checks that JSON can express all numbers of a model's answer.
-pub(super) fn check_finite(spec: &ModelSpec, values: &[f32]) -> Result<(), Fault> {
-    if values.iter().all(|value| value.is_finite()) {
-        return Ok(());
-    }
-    let text = format!("the model '{}' gave numbers that are not finite", spec.name);
-    Err(Fault::Server(StatusCode::INTERNAL_SERVER_ERROR, text))
-}
-
-/// Sends an answer of JSON, written by a worker if it is large.
-pub(super) async fn send<T>(
-    api: &Api,
-    parts: &Parts,
-    elements: usize,
-    json: impl FnOnce() -> T + Send + 'static,
-) -> Result<axum::response::Response, Fault>
-where
-    T: serde::Serialize,
-{
-    let holds = api.holds(&parts.extensions);
-    let packing = body::accepted(&parts.headers);
-    let write = move || {
-        let answer = serde_json::to_vec(&json()).map(Answer::json);
-        let answer = answer.map_err(|fault| Fault::Server(StatusCode::INTERNAL_SERVER_ERROR, fault.to_string()))?;
-        Ok::<_, Fault>(match packing {
-            Some(encoding) => answer.packed(encoding),
-            None => answer,
-        })
-    };
-    let answer = if elements < LARGE_ANSWER_ELEMENTS {
-        write()?
-    } else {
-        api.workers.run(elements * size_of::<f32>(), write).await.map_err(Problem::from)??
-    };
-    Ok(answer.into_response(&holds.backlog)?)
-}
-
-/// Divides `exp` of each number by their sum; of a single number, the logistic function.
-pub(super) fn scores(logits: &[f32]) -> Vec<f32> {
-    if let [only] = logits {
-        return vec![1.0 / (1.0 + (-only).exp())];
-    }
-    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let powers: Vec<f32> = logits.iter().map(|logit| (logit - most).exp()).collect();
-    let sum: f32 = powers.iter().sum();
-    powers.into_iter().map(|power| power / sum).collect()
-}
-
 /// Scores of documents for a query by a model of a single class, the highest first, and the number of tokens.
 pub(super) async fn rank<T>(
     api: &Api,
@@ -429,20 +358,20 @@ pub(super) async fn rank<T>(
     let tokens = rows.iter().map(|row| row.tokens).sum();
     let mut ranked = Vec::with_capacity(rows.len());
     for (number, row) in rows.iter().enumerate() {
-        let [logit] = row.values[..] else {
-            let name = &version.spec().name;
-            let text = format!("the model '{name}' has {} classes; expected one, which scores pairs", row.values.len());
+        let mut values = row.values();
+        let (Some(logit), 0) = (values.next(), values.len()) else {
+            let (name, found) = (&version.spec().name, row.values().len());
+            let text = format!("the model '{name}' has {found} classes; expected one, which scores pairs");
             return Err(Fault::Request(text));
         };
-        ranked.push((number, if raw { logit } else { scores(&[logit])[0] }));
+        ranked.push((number, logit));
     }
+    // By the logit: scores of large ones are the same number.
     ranked.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+    if !raw {
+        ranked.iter_mut().for_each(|(_, score)| *score = logistic(*score));
+    }
     Ok((ranked, tokens))
-}
-
-/// The bytes of a vector, as clients read them from base64.
-pub(super) fn little_endian(values: &[f32]) -> Bytes {
-    values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>().into()
 }
 
 #[cfg(test)]
@@ -463,12 +392,5 @@ mod tests {
         assert!(of(i32::MAX as u32).is_ok());
         let refusal = "expected dimensions up to 2147483647, but found 2147483648".to_owned();
         assert_eq!(of(1 << 31).err(), Some(refusal));
-    }
-
-    #[test]
-    fn scores_add_up_to_one_and_a_single_class_has_a_probability() {
-        let three = scores(&[1000.0, 1000.0, 0.0]);
-        assert_eq!(three, [0.5, 0.5, 0.0], "no overflow");
-        assert_eq!(scores(&[0.0]), [0.5]);
     }
 }

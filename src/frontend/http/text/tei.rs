@@ -13,10 +13,13 @@ use serde_json::{Value, json};
 use super::{
     super::api::Api,
     fault::Fault,
-    inputs::Inputs,
+    inputs::{Inputs, Listed},
     item::Item,
-    run::{self, Body, Received, Treatment, Wanted, rank, receive, receive_body, resolve, resolve_any, scores, send},
+    rows::Vectors,
+    run::{self, Body, Received, Treatment, Wanted, rank, receive, receive_body, resolve, resolve_any},
+    scores::{Form, Predictions, SORTED_BYTES},
     tokenizer::{Cuts, cuts},
+    written::send,
 };
 use crate::{
     frontend::span,
@@ -49,35 +52,27 @@ struct RerankRequest {
 #[derive(Deserialize)]
 struct PredictRequest {
     model: Option<String>,
-    inputs: PredictInputs,
+    inputs: Listed<Texts>,
     truncate: Option<bool>,
     truncation_direction: Option<Direction>,
     raw_scores: Option<bool>,
 }
 
-/// A text, a list of one text or of a pair, or several of these lists.
+/// In the list of inputs: a text of the only item, or an item.
 #[derive(Deserialize)]
-#[serde(
-    untagged,
-    expecting = "expected inputs to be a string, a list of one or two strings, or several of these lists"
-)]
-enum PredictInputs {
+#[serde(untagged, expecting = "expected a string, or a list of one or two strings")]
+enum Texts {
     Text(String),
-    One(Vec<String>),
-    Many(Vec<Vec<String>>),
+    Item(Vec<String>),
 }
 
-impl Default for PredictInputs {
-    /// None.
-    fn default() -> Self {
-        Self::Many(Vec::new())
-    }
-}
-
+/// A text and its score.
 #[derive(Serialize)]
-struct Prediction {
+struct Ranked {
+    index: usize,
     score: f32,
-    label: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
 }
 
 /// The end that a text of too many tokens loses.
@@ -209,8 +204,8 @@ async fn embedded(api: &Api, mut received: Received<EmbedRequest>) -> Result<Res
         normalize: normalize.or(version.spec().input_index(text::NORMALIZE).map(|_| true)),
     };
     let rows = run::run(api, &mut received, &version, Wanted::Vectors, (items, treatment)).await?;
-    let elements = rows.iter().map(|row| row.values.len()).sum();
-    send(api, &received.parts, elements, move || rows.into_iter().map(|row| row.values).collect::<Vec<_>>()).await
+    let elements = rows.iter().map(|row| row.values().len()).sum();
+    send(api, &mut received, elements, Vectors(rows)).await
 }
 
 /// Answers `POST /rerank` with the texts' scores for a query, the highest first.
@@ -225,18 +220,28 @@ async fn reranked(api: &Api, mut received: Received<RerankRequest>) -> Result<Re
     check_direction(&version, *truncation_direction)?;
     span::asked(&received.span, &version.spec().name, "", "");
     let (query, asked) = (std::mem::take(query), std::mem::take(texts));
-    let texts = return_text.unwrap_or(false).then(|| asked.clone());
-    let treatment = Treatment { truncate: *truncate, ..Treatment::default() };
     let raw = raw_scores.unwrap_or(false);
+    let (treatment, wanted) = (Treatment { truncate: *truncate, ..Treatment::default() }, return_text.unwrap_or(false));
+    let mut returned = copied_if(&mut received, wanted, &asked).await?;
     let (ranked, _) = rank(api, &mut received, &version, (&query, asked), (treatment, raw)).await?;
-    let write = move || {
-        let result = |(index, score): (usize, f32)| match &texts {
-            Some(texts) => json!({ "index": index, "score": score, "text": texts[index] }),
-            None => json!({ "index": index, "score": score }),
-        };
-        ranked.into_iter().map(result).collect::<Vec<Value>>()
-    };
-    send(api, &received.parts, 0, write).await
+    let result =
+        |(index, score): (usize, f32)| Ranked { index, score, text: returned.get_mut(index).map(std::mem::take) };
+    let ranked: Vec<Ranked> = ranked.into_iter().map(result).collect();
+    let elements = ranked.iter().map(|one| 1 + one.text.as_ref().map_or(0, String::len)).sum();
+    send(api, &mut received, elements, ranked).await
+}
+
+/// Returns texts that go into the answer, which are reserved; none if they do not.
+pub(super) async fn copied_if<T>(
+    received: &mut Received<T>,
+    wanted: bool,
+    texts: &[String],
+) -> Result<Vec<String>, Fault> {
+    if !wanted {
+        return Ok(Vec::new());
+    }
+    received.reserve(texts.iter().map(|text| size_of::<String>() + text.len()).sum()).await?;
+    Ok(texts.to_vec())
 }
 
 /// Answers `POST /predict` with the scores of the classes, the highest first.
@@ -248,46 +253,44 @@ async fn predicted(api: &Api, mut received: Received<PredictRequest>) -> Result<
     let PredictRequest { model, inputs, truncate, truncation_direction, raw_scores } = &mut received.request;
     let version = resolve(api, &received.parts, model.as_deref(), Wanted::Classes).await?;
     check_direction(&version, *truncation_direction)?;
-    let spec = version.spec();
-    span::asked(&received.span, &spec.name, "", "");
+    span::asked(&received.span, &version.spec().name, "", "");
+    let (items, is_one) = items_of(std::mem::take(inputs))?;
+    let (treatment, raw) = (Treatment { truncate: *truncate, ..Treatment::default() }, raw_scores.unwrap_or(false));
+    let rows = run::run(api, &mut received, &version, Wanted::Classes, (items, treatment)).await?;
+    let classes = rows.iter().map(|row| row.values().len());
+    let (elements, most): (usize, _) = (classes.clone().sum(), classes.max().unwrap_or(0));
+    received.reserve(most.saturating_mul(SORTED_BYTES)).await?;
+    let form = Form::of(&version, raw);
+    send(api, &mut received, elements, Predictions { rows, form, is_one, version }).await
+}
+
+/// Returns what is classified, and whether that is one item and not a list of them.
+fn items_of(inputs: Listed<Texts>) -> Result<(Vec<Item>, bool), Fault> {
     let item = |mut texts: Vec<String>| match (texts.pop(), texts.pop(), texts.len()) {
         (Some(text), None, _) => Ok(Item::Text(text)),
         (Some(pair), Some(text), 0) => Ok(Item::Pair(text.into(), pair)),
-        (None, ..) => Err(Fault::Request("expected at least one text".to_owned())),
-        (_, _, more) => Err(Fault::Request(format!("expected one text or two, but found {}", more + 2))),
+        (None, ..) => Err("expected at least one text".to_owned()),
+        (_, _, more) => Err(format!("expected one text or two, but found {}", more + 2)),
     };
-    let (items, is_one) = match std::mem::take(inputs) {
-        PredictInputs::Text(text) => (vec![Item::Text(text)], true),
-        PredictInputs::One(texts) => (vec![item(texts)?], true),
-        PredictInputs::Many(all) => (all.into_iter().map(item).collect::<Result<_, _>>()?, false),
+    let list = match inputs {
+        Listed::Text(text) => return Ok((vec![Item::Text(text)], true)),
+        Listed::List(list) => list,
     };
-    let (treatment, raw) = (Treatment { truncate: *truncate, ..Treatment::default() }, raw_scores.unwrap_or(false));
-    let rows = run::run(api, &mut received, &version, Wanted::Classes, (items, treatment)).await?;
-    let labels = spec.outputs.iter().find(|output| output.name == text::LOGITS);
-    let labels: Vec<String> = labels.map(|output| output.labels.clone()).unwrap_or_default();
-    let elements = rows.iter().map(|row| row.values.len()).sum();
-    let write = move || {
-        let of_row = |row: run::Row| {
-            let scored = if raw { row.values } else { scores(&row.values) };
-            let named = scored.into_iter().enumerate().map(|(class, score)| Prediction {
-                score,
-                label: labels.get(class).cloned().unwrap_or_else(|| format!("LABEL_{class}")),
-            });
-            let mut named: Vec<Prediction> = named.collect();
-            named.sort_by(|one, other| other.score.total_cmp(&one.score));
-            named
-        };
-        let mut all: Vec<Vec<Prediction>> = rows.into_iter().map(of_row).collect();
-        if is_one { Predictions::One(all.pop().unwrap_or_default()) } else { Predictions::Many(all) }
-    };
-    send(api, &received.parts, elements, write).await
-}
-
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Predictions {
-    One(Vec<Prediction>),
-    Many(Vec<Vec<Prediction>>),
+    let (mut of_one, mut items) = (Vec::new(), Vec::new());
+    for (number, texts) in list.into_iter().enumerate() {
+        let wrong = |fault: String| Fault::Request(format!("inputs[{number}]: {fault}"));
+        match texts {
+            Texts::Text(text) if items.is_empty() => of_one.push(text),
+            Texts::Item(texts) if of_one.is_empty() => items.push(item(texts).map_err(wrong)?),
+            Texts::Text(_) => return Err(wrong("expected a list, as those before it".to_owned())),
+            Texts::Item(_) => return Err(wrong("expected a string, as those before it".to_owned())),
+        }
+    }
+    if !items.is_empty() {
+        return Ok((items, false));
+    }
+    let only = item(of_one).map_err(|fault| Fault::Request(format!("inputs: {fault}")))?;
+    Ok((vec![only], true))
 }
 
 #[derive(Deserialize)]
@@ -364,6 +367,29 @@ impl Kind {
 mod tests {
     use super::*;
     use crate::model::{DataType, TensorSpec};
+
+    #[test]
+    fn inputs_of_predict_are_one_item_or_a_list_of_items() {
+        let items = |json: &str| {
+            let inputs = serde_json::from_str(json).map_err(|fault| fault.to_string())?;
+            items_of(inputs).map_err(|fault| fault.message().to_owned())
+        };
+        let (text, pair) = (Item::Text("a".to_owned()), Item::Pair("a".into(), "b".to_owned()));
+        assert_eq!(items(r#""a""#), Ok((vec![text.clone()], true)));
+        assert_eq!(items(r#"["a"]"#), Ok((vec![text.clone()], true)));
+        assert_eq!(items(r#"["a", "b"]"#), Ok((vec![pair.clone()], true)));
+        assert_eq!(items(r#"[["a"], ["a", "b"]]"#), Ok((vec![text, pair], false)));
+        for (json, fault) in [
+            ("[]", "inputs: expected at least one text"),
+            (r#"["a", "b", "c"]"#, "inputs: expected one text or two, but found 3"),
+            (r#"[["a"], []]"#, "inputs[1]: expected at least one text"),
+            (r#"[["a"], ["a"], ["a", "b", "c"]]"#, "inputs[2]: expected one text or two, but found 3"),
+            (r#"[["a"], "b"]"#, "inputs[1]: expected a list, as those before it"),
+            (r#"["a", ["b"]]"#, "inputs[1]: expected a string, as those before it"),
+        ] {
+            assert_eq!(items(json).expect_err(json), fault);
+        }
+    }
 
     #[test]
     fn the_kind_of_a_model_is_in_its_outputs() {

@@ -7,14 +7,17 @@ use axum::{
     response::Response,
 };
 use http::StatusCode;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
     super::api::Api,
     fault::Fault,
-    run::{Received, Wanted, check_count, receive, resolve, send},
+    inputs::{Inputs, Listed},
+    item::Item,
+    run::{Received, Wanted, check_count, receive, resolve},
     tei::or_error,
     tokenizer::{text_workers, with_tokenizer},
+    written::send,
 };
 use crate::{
     budget::Reservation,
@@ -25,11 +28,11 @@ use crate::{
     text::{Piece, TextTokenizer, Tokenize, TokenizerFault},
 };
 
-/// Bytes that are built for each byte of text, at most one token each: while the library works, and for the answer.
-const BUILT_FOR_EACH_BYTE: usize = 256;
-
 /// Bytes that are built for each byte of the text of tokens.
 const DECODED_FOR_EACH_BYTE: usize = 16;
+
+/// Bytes that are built for each token of a list, beside its text.
+const DECODED_FOR_EACH_TOKEN: usize = 128;
 
 /// The numbers in an answer for each token, as [`send`] counts them.
 const NUMBERS_OF_A_TOKEN: usize = 16;
@@ -37,46 +40,41 @@ const NUMBERS_OF_A_TOKEN: usize = 16;
 #[derive(Deserialize)]
 struct TokenizeRequest {
     model: Option<String>,
-    inputs: Inputs,
+    inputs: Listed<String>,
     add_special_tokens: Option<bool>,
     prompt_name: Option<String>,
 }
 
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "expected inputs to be a string or a list of strings")]
-enum Inputs {
-    One(String),
-    Many(Vec<String>),
-}
-
-#[derive(Deserialize)]
 struct DecodeRequest {
     model: Option<String>,
-    ids: Ids,
+    ids: Inputs,
     skip_special_tokens: Option<bool>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected ids to be a list of tokens, or a list of these lists")]
-enum Ids {
-    One(Vec<u32>),
-    Many(Vec<Vec<u32>>),
 }
 
 /// A token in an answer. The tokens that the tokenizer added have no place in the text.
 #[derive(Serialize)]
-struct Token {
+struct Token<'a> {
     id: u32,
-    text: String,
+    text: &'a str,
     special: bool,
     start: Option<usize>,
     stop: Option<usize>,
 }
 
-impl From<Piece> for Token {
-    fn from(Piece { id, text, place }: Piece) -> Self {
+impl<'a> From<&'a Piece> for Token<'a> {
+    fn from(Piece { id, text, place }: &'a Piece) -> Self {
         let (start, stop) = place.unzip();
-        Self { id, text, special: place.is_none(), start, stop }
+        Self { id: *id, text, special: place.is_none(), start, stop }
+    }
+}
+
+/// The tokens of a text, which are written without building them again.
+struct Pieces(Vec<Piece>);
+
+impl Serialize for Pieces {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(Token::from))
     }
 }
 
@@ -103,9 +101,9 @@ async fn tokenized(api: &Api, request: Request) -> Result<Response, Fault> {
     let TokenizeRequest { model, inputs, add_special_tokens, prompt_name } = &mut received.request;
     let version = resolve(api, &received.parts, model.as_deref(), Wanted::Tokens).await?;
     span::asked(&received.span, &version.spec().name, "", "");
-    let texts = match std::mem::replace(inputs, Inputs::Many(Vec::new())) {
-        Inputs::One(text) => vec![text],
-        Inputs::Many(texts) => texts,
+    let texts = match std::mem::take(inputs) {
+        Listed::Text(text) => vec![text],
+        Listed::List(texts) => texts,
     };
     let (adds, prompt_name) = (add_special_tokens.unwrap_or(true), prompt_name.take());
     check_count(texts.len())?;
@@ -114,14 +112,13 @@ async fn tokenized(api: &Api, request: Request) -> Result<Response, Fault> {
         Ok((prompt, Arc::clone(step.tokenizer())))
     })?;
     texts.iter().try_for_each(|text| tokenizer.check_bytes(prompt.len() + text.len()))?;
-    let bytes = texts.iter().map(|text| text.len() + prompt.len()).fold(0, usize::saturating_add);
-    received.reserve(bytes.saturating_mul(BUILT_FOR_EACH_BYTE)).await?;
-    let sized = texts.into_iter().map(|text| (prompt.len() + text.len(), text)).collect();
-    let tokens = move |text: String| Ok(tokenizer.pieces(&format!("{prompt}{text}"), adds)?);
-    let rows = for_each(&mut received, &version, sized, tokens).await?;
-    let elements = rows.iter().map(Vec::len).sum::<usize>() * NUMBERS_OF_A_TOKEN;
-    let tokens = |row: Vec<Piece>| row.into_iter().map(Token::from).collect::<Vec<_>>();
-    send(api, &received.parts, elements, move || rows.into_iter().map(tokens).collect::<Vec<_>>()).await
+    received.reserve(tokenizer.pieces_bytes(texts.iter().map(|text| prompt.len() + text.len()))).await?;
+    let (of_work, of_prompt) = (Arc::clone(&tokenizer), prompt.clone());
+    let work = move |text: &String| of_work.work(&[&of_prompt, text], false);
+    let tokens = move |text: String| Ok(Pieces(tokenizer.pieces(&format!("{prompt}{text}"), adds)?));
+    let rows = for_each(&mut received, &version, texts, work, tokens).await?;
+    let elements = rows.iter().map(|Pieces(pieces)| pieces.len()).sum::<usize>() * NUMBERS_OF_A_TOKEN;
+    send(api, &mut received, elements, rows).await
 }
 
 /// Answers `POST /decode` with the texts of tokens.
@@ -134,20 +131,28 @@ async fn decoded(api: &Api, request: Request) -> Result<Response, Fault> {
     let DecodeRequest { model, ids, skip_special_tokens } = &mut received.request;
     let version = resolve(api, &received.parts, model.as_deref(), Wanted::Tokens).await?;
     span::asked(&received.span, &version.spec().name, "", "");
-    let lists = match std::mem::replace(ids, Ids::Many(Vec::new())) {
-        Ids::One(ids) => vec![ids],
-        Ids::Many(lists) => lists,
-    };
+    let lists = std::mem::take(ids).0.into_iter().enumerate().map(ids_of).collect::<Result<Vec<_>, _>>()?;
     let skips = skip_special_tokens.unwrap_or(true);
     check_count(lists.len())?;
     let tokenizer = with_tokenizer(&version, |step| Ok(Arc::clone(step.tokenizer())))?;
     // The vocabulary says how long the text of a token is, so only the limit of all is known before.
     let most = tokenizer.options().max_bytes;
-    received.reserve(most.saturating_mul(DECODED_FOR_EACH_BYTE)).await?;
-    let sized = lists.into_iter().map(|ids| (size_of_val(&ids[..]), ids)).collect();
-    let texts = for_each(&mut received, &version, sized, decode_within(tokenizer, most, skips)).await?;
+    // A longer list is refused by its length.
+    let tokens = lists.iter().map(Vec::len).max().unwrap_or(0).min(most);
+    let of_tokens = tokens.saturating_mul(DECODED_FOR_EACH_TOKEN);
+    received.reserve(most.saturating_mul(DECODED_FOR_EACH_BYTE).saturating_add(of_tokens)).await?;
+    let work = |ids: &Vec<u32>| size_of_val(&ids[..]);
+    let texts = for_each(&mut received, &version, lists, work, decode_within(tokenizer, most, skips)).await?;
     let elements = texts.iter().map(String::len).sum();
-    send(api, &received.parts, elements, move || texts).await
+    send(api, &mut received, elements, texts).await
+}
+
+/// Returns the tokens of a list, which has this number.
+fn ids_of((number, item): (usize, Item)) -> Result<Vec<u32>, Fault> {
+    let wrong = |fault: &str| Fault::Request(format!("ids: list {number}: {fault}"));
+    let Item::Tokens(ids) = item else { return Err(wrong("expected numbers of tokens, but found a text")) };
+    let ids = ids.into_iter().map(u32::try_from).collect::<Result<_, _>>();
+    ids.map_err(|_| wrong("expected numbers of tokens from 0 to 4294967295"))
 }
 
 /// Returns the texts of lists of tokens, which have at most `most` bytes together.
@@ -164,36 +169,41 @@ fn decode_within(
     }
 }
 
-/// Calls `work` for each item, which comes with its bytes: here if they are few, else on the worker threads for texts.
-/// What the request has reserved stays so until the work has ended, even if its client leaves before.
+/// Makes something of each item: here if that is little work, else on the worker threads for texts. `work` says about
+/// how many bytes of usual text an item is. What the request has reserved stays so until the work has ended, even if
+/// its client leaves before.
 async fn for_each<R, T: Send + 'static, U: Send + 'static>(
     received: &mut Received<R>,
     version: &ModelVersion,
-    items: Vec<(usize, T)>,
-    work: impl FnMut(T) -> Result<U, Fault> + Send + 'static,
+    items: Vec<T>,
+    work: impl Fn(&T) -> usize + Send + 'static,
+    make: impl FnMut(T) -> Result<U, Fault> + Send + 'static,
 ) -> Result<Vec<U>, Fault> {
-    let bytes = items.iter().map(|(bytes, _)| *bytes).fold(0, usize::saturating_add);
-    let (Some(workers), false) = (text_workers(version), Tokenize::is_short_work(bytes)) else {
-        return items.into_iter().map(|(_, item)| item).map(work).collect();
+    let mut together = 0_usize;
+    let is_short = items.iter().all(|item| {
+        together = together.saturating_add(work(item));
+        Tokenize::is_short_work(together)
+    });
+    let (Some(workers), false) = (text_workers(version), is_short) else {
+        return items.into_iter().map(make).collect();
     };
-    let (done, held) = on_workers(&workers, received.take_reservation(), items, work).await?;
+    let (done, held) = on_workers(&workers, received.take_reservation(), items, work, make).await?;
     received.give_reservation(held);
     done
 }
 
-/// Calls `work` for each item on worker threads, and gives the reservation back when that has ended.
+/// Makes something of each item on worker threads, and gives the reservation back when that has ended.
 async fn on_workers<T: Send + 'static, U: Send + 'static>(
     workers: &WorkerGroup,
     mut held: Reservation,
-    items: Vec<(usize, T)>,
-    mut work: impl FnMut(T) -> Result<U, Fault> + Send + 'static,
+    items: Vec<T>,
+    work: impl Fn(&T) -> usize + Send + 'static,
+    mut make: impl FnMut(T) -> Result<U, Fault> + Send + 'static,
 ) -> Result<(Result<Vec<U>, Fault>, Reservation), InferError> {
     let mut items = items.into_iter();
-    let effort = |items: &std::vec::IntoIter<(usize, T)>| {
-        Tokenize::effort_of(items.as_slice().first().map_or(0, |(bytes, _)| *bytes))
-    };
+    let effort = move |items: &std::vec::IntoIter<T>| Tokenize::effort_of(items.as_slice().first().map_or(0, &work));
     let (first, mut done) = (effort(&items), Vec::with_capacity(items.len()));
-    let piece = move || match items.next().map(|(_, item)| work(item)).transpose() {
+    let piece = move || match items.next().map(&mut make).transpose() {
         Err(fault) => Progress::Done((Err(fault), held.take())),
         Ok(made) => {
             done.extend(made);
@@ -241,8 +251,8 @@ mod tests {
         };
         let workers = Workers::new(1).texts;
         // The second text is too long for the turn of the first.
-        let items = vec![(1, 0), (1 << 20, 1)];
-        let request = tokio::spawn(async move { on_workers(&workers, held, items, work).await.map(|_| ()) });
+        let long = |item: &u32| if *item == 0 { 1 } else { 1 << 20 };
+        let request = tokio::spawn(async move { on_workers(&workers, held, vec![0, 1], long, work).await.map(|_| ()) });
         assert_eq!(has_begun.recv().await, Some(0));
         request.abort();
         drop(request.await);

@@ -3,14 +3,16 @@
 #[cfg(feature = "text")]
 use std::any::Any;
 
-use super::{fault::Fault, item::Item};
+#[cfg(feature = "text")]
+use super::run::request_bytes;
+use super::{fault::Fault, item::Item, run::Treatment};
 use crate::repository::ModelVersion;
 #[cfg(feature = "text")]
 use crate::{
     budget::Reservation,
     executor::InferError,
     pipeline::WorkerGroup,
-    text::{Tokenize, TokenizerOptions, Truncate},
+    text::{RowSize, Tokenize, TokenizerOptions, Truncate},
 };
 
 /// How a model cuts texts of too many tokens.
@@ -68,11 +70,20 @@ pub(super) fn text_workers(version: &ModelVersion) -> Option<WorkerGroup> {
     version.servable().pipeline().map(|pipeline| pipeline.workers().texts.clone())
 }
 
-/// Checks that there can ever be room for requests of `bytes` bytes, which are there at once, and their tokens.
+/// Checks that there can ever be room for the requests of all items, which are there at once, and their tokens.
 #[cfg(feature = "text")]
-pub(super) fn check_room(version: &ModelVersion, bytes: usize) -> Result<(), Fault> {
+pub(super) fn check_room(version: &ModelVersion, items: &[Item], treatment: &Treatment) -> Result<(), Fault> {
     let (Some(_), Some(pipeline)) = (cuts(version), version.servable().pipeline()) else { return Ok(()) };
-    let wanted = bytes.saturating_add(Tokenize::built_bytes_of(bytes));
+    let built = with_tokenizer(version, |step| {
+        let prompt = step.prompt(treatment.prompt.as_deref()).map_err(Fault::Request)?.len();
+        let size = |item: &Item| match item {
+            Item::Text(text) => RowSize { text: prompt + text.len(), ..RowSize::default() },
+            Item::Pair(text, pair) => RowSize { text: prompt + text.len(), pair: Some(pair.len()), tokens: 0 },
+            Item::Tokens(ids) => RowSize { tokens: ids.len(), ..RowSize::default() },
+        };
+        Ok(step.built_bytes_of(items.iter().map(size)))
+    })?;
+    let wanted = request_bytes(items, treatment).saturating_add(built);
     match Reservation::none(&pipeline.budgets().bytes).refusal(wanted) {
         None => Ok(()),
         Some(full) => Err(Fault::TooLarge(InferError::NoRoom(full).to_string())),
@@ -81,7 +92,7 @@ pub(super) fn check_room(version: &ModelVersion, bytes: usize) -> Result<(), Fau
 
 /// Without the feature `text` there are no tokens.
 #[cfg(not(feature = "text"))]
-pub(super) fn check_room(_: &ModelVersion, _: usize) -> Result<(), Fault> {
+pub(super) fn check_room(_: &ModelVersion, _: &[Item], _: &Treatment) -> Result<(), Fault> {
     Ok(())
 }
 

@@ -1,5 +1,9 @@
 //! The step `tokenize`: texts to the inputs of a model.
 
+mod row;
+#[cfg(test)]
+mod tests;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -9,19 +13,25 @@ use paternoster_pipeline::{
     BuiltIn, BuiltInFault, InputRows, StepWork, Stop, Value, WorkerGroup, Workers, only_string,
 };
 
+use self::row::Row;
+pub use self::row::RowSize;
 use super::{
     FirstText, TextTokenizer, TokenizerFault, TokenizerOptions, Tokens, Truncate,
-    tensors::{integers, row_of_integers},
+    tensors::{integers, row_of_integers, rows_of},
 };
 
-/// Texts of at most this many bytes together take well below a millisecond.
+/// Usual texts of at most this many bytes together take well below a millisecond.
 const SHORT_BYTES: usize = 2 << 10;
 
-/// About how long each byte of a text takes, in nanoseconds.
-const BYTE_NS: u64 = 1000;
+/// About how long each unit of work takes, in nanoseconds: a byte of usual text.
+const WORK_NS: u64 = 1000;
 
-/// Bytes that are built for each byte of text, at most one token each: its id, mask and type.
-const BUILT_FOR_EACH_BYTE: usize = 3 * size_of::<i64>();
+/// Longest prompt, in bytes. It is tokenized again with each text, because the tokens of both are not always those of
+/// each.
+const MOST_PROMPT_BYTES: usize = 64 << 10;
+
+/// Memory for a row beside its tokens: all tensors.
+const ROW_BYTES: usize = 1 << 10;
 
 /// Names of the step's outputs; for the number of tokens and their places, see [`text`].
 pub mod output {
@@ -55,7 +65,19 @@ pub struct Tokenize {
 
 impl Tokenize {
     /// Creates the step of a tokenizer.
-    pub fn new(tokenizer: Arc<TextTokenizer>, options: TokenizeOptions) -> Self {
+    ///
+    /// # Errors
+    /// If a prompt is too long, or there is no default prompt of that name.
+    pub fn new(tokenizer: Arc<TextTokenizer>, options: TokenizeOptions) -> Result<Self, String> {
+        if let Some((name, prompt)) = options.prompts.iter().find(|(_, prompt)| prompt.len() > MOST_PROMPT_BYTES) {
+            let found = prompt.len();
+            return Err(format!(
+                "expected prompts of at most {MOST_PROMPT_BYTES} bytes, but the prompt '{name}' has {found}"
+            ));
+        }
+        if let Some(missing) = options.default_prompt.as_ref().filter(|name| !options.prompts.contains_key(*name)) {
+            return Err(format!("there is no prompt '{missing}'"));
+        }
         let optional =
             |name: &str, datatype, dims: &[i64]| TensorSpec { optional: true, ..TensorSpec::new(name, datatype, dims) };
         let inputs = vec![
@@ -73,7 +95,7 @@ impl Tokenize {
             TensorSpec::new(text::TOKEN_COUNT, DataType::Int32, &[1]),
             TensorSpec::new(text::OFFSETS, DataType::Int32, &[-1, 2]),
         ];
-        Self { tokenizer, options, inputs, outputs }
+        Ok(Self { tokenizer, options, inputs, outputs })
     }
 
     /// Returns the prompt that is put in front of texts: the default one without a name, and none by an empty name.
@@ -96,19 +118,36 @@ impl Tokenize {
         &self.tokenizer
     }
 
-    /// Returns an upper limit of the bytes that are built for inputs of `bytes` bytes.
-    pub fn built_bytes_of(bytes: usize) -> usize {
-        bytes.saturating_mul(BUILT_FOR_EACH_BYTE)
+    /// Returns an upper limit of the bytes that are built for rows of these sizes.
+    pub fn built_bytes_of(&self, rows: impl Iterator<Item = RowSize>) -> usize {
+        let of_id = self.outputs[0].datatype.size_bytes().unwrap_or(size_of::<i64>());
+        let of_place = if self.tokenizer.options().offsets { 2 * size_of::<i32>() } else { 0 };
+        let of_token = 3 * of_id + of_place;
+        // One row after the other is tokenized, and leaves its outputs.
+        let (mut outputs, mut work) = (0_usize, 0);
+        for RowSize { text, pair, tokens } in rows {
+            let made = match tokens {
+                0 => self.tokenizer.most_tokens(text, pair),
+                given => given.min(self.tokenizer.options().max_tokens),
+            };
+            outputs = outputs.saturating_add(ROW_BYTES).saturating_add(made.saturating_mul(of_token));
+            let of_row = match tokens {
+                0 => self.tokenizer.most_bytes(text, pair),
+                given => given.saturating_mul(2 * size_of::<i64>()),
+            };
+            work = of_row.max(work);
+        }
+        outputs.saturating_add(work)
     }
 
-    /// Whether texts of `bytes` bytes together take well below a millisecond.
-    pub fn is_short_work(bytes: usize) -> bool {
-        bytes <= SHORT_BYTES
+    /// Whether rows of this work together take well below a millisecond.
+    pub fn is_short_work(work: usize) -> bool {
+        work <= SHORT_BYTES
     }
 
-    /// Returns about how long a text of `bytes` bytes takes.
-    pub fn effort_of(bytes: usize) -> Duration {
-        Duration::from_nanos((bytes as u64).saturating_mul(BYTE_NS))
+    /// Returns about how long a row of this work takes.
+    pub fn effort_of(work: usize) -> Duration {
+        Duration::from_nanos((work as u64).saturating_mul(WORK_NS))
     }
 
     /// Checks the number of tokens that come in place of a text: a text of more would be too long, whether or not it
@@ -160,7 +199,16 @@ impl BuiltIn for Tokenize {
     }
 
     fn is_short(&self, inputs: &[Option<Value>]) -> bool {
-        Self::is_short_work(inputs.iter().flatten().map(Value::bytes).sum())
+        if !Self::is_short_work(inputs.iter().flatten().map(Value::bytes).sum()) {
+            return false;
+        }
+        let rows = rows_of(inputs);
+        let Ok(given) = InputRows::new(inputs, &self.inputs, rows) else { return true };
+        let mut work = 0;
+        (0..rows).all(|row| {
+            work += Row::of(&given, row).work(self, true);
+            Self::is_short_work(work)
+        })
     }
 
     fn workers<'a>(&self, all: &'a Workers) -> &'a WorkerGroup {
@@ -168,7 +216,9 @@ impl BuiltIn for Tokenize {
     }
 
     fn built_bytes(&self, inputs: &[Option<Value>]) -> usize {
-        Self::built_bytes_of(inputs.iter().flatten().map(Value::bytes).sum())
+        let rows = rows_of(inputs);
+        let Ok(given) = InputRows::new(inputs, &self.inputs, rows) else { return 0 };
+        self.built_bytes_of((0..rows).map(|row| Row::of(&given, row).size(self)))
     }
 
     fn begin(self: Arc<Self>, inputs: Vec<Option<Value>>, rows: usize) -> Result<Box<dyn StepWork>, BuiltInFault> {
@@ -202,27 +252,6 @@ impl Shared {
     fn is_of(&self, row: &Row<'_>) -> bool {
         let data = |tensor: Option<&InputTensor>| tensor.map(|tensor| tensor.data.clone());
         row.pair.is_some() && data(row.text).as_ref() == Some(&self.text) && data(row.prompt) == self.prompt
-    }
-}
-
-/// The inputs of one row.
-struct Row<'a> {
-    text: Option<&'a InputTensor>,
-    pair: Option<&'a InputTensor>,
-    tokens: Option<&'a InputTensor>,
-    prompt: Option<&'a InputTensor>,
-    may_truncate: bool,
-}
-
-impl<'a> Row<'a> {
-    fn of(given: &'a InputRows, number: usize) -> Self {
-        Self {
-            text: given.get(0, number),
-            pair: given.get(1, number),
-            tokens: given.get(2, number),
-            prompt: given.get(3, number),
-            may_truncate: given.get(4, number).is_none_or(|flag| flag.data.first() != Some(&0)),
-        }
     }
 }
 
@@ -277,9 +306,8 @@ impl Tokenizing {
 impl StepWork for Tokenizing {
     fn effort(&self, row: usize) -> Duration {
         let row = Row::of(&self.given, row);
-        let of_first = self.shared.as_ref().filter(|shared| shared.is_of(&row)).map_or(row.text, |_| None);
-        let read = [of_first, row.pair, row.tokens];
-        Tokenize::effort_of(read.into_iter().flatten().map(|tensor| tensor.data.len()).sum())
+        let is_shared = self.shared.as_ref().is_some_and(|shared| shared.is_of(&row));
+        Tokenize::effort_of(row.work(&self.step, !is_shared))
     }
 
     fn run(&mut self, row: usize, _stop: &Stop) -> Result<(), BuiltInFault> {
@@ -309,58 +337,5 @@ impl StepWork for Tokenizing {
 
     fn outputs(&mut self) -> Vec<Value> {
         std::mem::take(&mut self.outputs).into_iter().map(Value::Rows).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use paternoster_model::Dims;
-    use paternoster_pipeline::run_here;
-
-    use super::*;
-
-    /// A tokenizer of two words.
-    fn step() -> Arc<Tokenize> {
-        let file = br#"{"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},
-            "model": {"type": "WordLevel", "vocab": {"a": 0, "?": 1}, "unk_token": "?"}}"#;
-        let (max_tokens, truncate, max_bytes) = (64, Truncate::Right, 1 << 20);
-        let options = TokenizerOptions { max_tokens, truncate, max_bytes, offsets: false, lowercase: false };
-        let prompts = [("p".to_owned(), "? ".to_owned())].into();
-        let tokenizer = Arc::new(TextTokenizer::read(file, options).expect("a tokenizer"));
-        Arc::new(Tokenize::new(tokenizer, TokenizeOptions { prompts, ..TokenizeOptions::default() }))
-    }
-
-    fn strings(texts: &[&str]) -> Option<Value> {
-        let data: Vec<u8> =
-            texts.iter().flat_map(|text| [&(text.len() as u32).to_le_bytes(), text.as_bytes()].concat()).collect();
-        Some(Value::Joint(InputTensor { shape: Dims::from_slice(&[texts.len() as i64, 1]), data: data.into() }))
-    }
-
-    #[test]
-    fn pairs_that_share_their_first_text_have_the_tokens_of_pairs_that_do_not() {
-        let (texts, pairs) = (["a a", "a a", "? a", "a a", "a a"], ["?", "a", "", "a", "a"]);
-        let prompts = ["", "", "p", "", "p"];
-        let ids = |rows: std::ops::Range<usize>| -> Vec<Bytes> {
-            let of = |all: &[&str]| strings(&all[rows.clone()]);
-            let inputs = vec![of(&texts), of(&pairs), None, of(&prompts), None];
-            let outputs = run_here(step(), inputs, rows.len(), &Stop::never()).expect("tokens");
-            let Value::Rows(ids) = &outputs[0] else { panic!("expected rows") };
-            ids.iter().flatten().map(|ids| ids.data.clone()).collect()
-        };
-        let alone: Vec<Bytes> = (0..5).flat_map(|row| ids(row..row + 1)).collect();
-        assert_eq!(ids(0..5), alone);
-    }
-
-    #[test]
-    fn only_the_first_of_pairs_that_share_a_long_text_is_long_work() {
-        let long = "a ".repeat(64 << 10);
-        let inputs = vec![strings(&[&long, &long, &long]), strings(&["a", "a", &long]), None, None, None];
-        let mut work = step().begin(inputs, 3).expect("it begins");
-        let mut efforts = Vec::new();
-        for row in 0..3 {
-            efforts.push(work.effort(row));
-            work.run(row, &Stop::never()).expect("tokens");
-        }
-        assert!(efforts[1] * 1000 < efforts[0] && efforts[0] <= efforts[2], "{efforts:?}");
     }
 }
