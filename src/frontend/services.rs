@@ -12,8 +12,12 @@ use crate::{
     budget::{Budget, Budgets},
     executor::{Backlog, Pool},
     observe::{Logging, trace::Tracer},
-    repository::{Caller, Repository, Requester},
-    wire::SharedMemory,
+    repository::{Caller, ModelVersion, Repository, Requester},
+    wire::{
+        Decoded, RequestError, SharedMemory, decode,
+        pb::ModelInferRequest,
+        plan::{OutputForm, OutputPlan, Selection},
+    },
 };
 
 /// The shared state of all methods.
@@ -51,6 +55,27 @@ pub(super) struct ConnectionHolds {
 }
 
 impl Services {
+    /// Checks a request against the version that serves it.
+    ///
+    /// # Errors
+    /// As [`decode::decode`].
+    pub(super) fn decode(&self, version: &ModelVersion, request: ModelInferRequest) -> Result<Decoded, RequestError> {
+        let servable = version.servable();
+        let mut decoded = decode::decode_for(request, version.spec(), &self.shared_memory, servable.card_ports())?;
+        let is_ensemble = servable.pipeline().is_some_and(|pipeline| pipeline.own().is_none());
+        if is_ensemble {
+            decoded.reply.name_sequence(decoded.request.sequence.as_ref());
+            if let Selection::Some(plans) = &mut decoded.reply.outputs {
+                for OutputPlan { index, form } in plans {
+                    if let OutputForm::Classes { labels, .. } = form {
+                        *labels = servable.labels(*index);
+                    }
+                }
+            }
+        }
+        Ok(decoded)
+    }
+
     /// Returns the resources for a new connection.
     pub(super) fn connection(&self, identity: Identity) -> ConnectionHolds {
         ConnectionHolds {

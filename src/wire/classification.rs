@@ -9,7 +9,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::{
     executor::OutputTensor,
-    model::{DataType, Dims, TensorSpec, element_count},
+    model::{DataType, Dims, element_count},
 };
 
 /// Maximum number of elements that are ranked in a row, as in Triton.
@@ -24,18 +24,23 @@ pub(super) fn elements_per_row(tensor: &OutputTensor, batched: bool) -> Option<u
 /// Returns the `count` highest elements of every row as BYTES of shape `[batch, k]` (`[k]` without a batch axis), where
 /// k is the smaller of `count` and the number of elements per row. Values are formatted like C's `%f` and `%d`.
 ///
-/// Higher values come first, equal ones by index, and NaN after all numbers. `None` if the tensor does not match its
-/// specification: its size differs from its shape, or its datatype has no order.
-pub(super) fn classify(tensor: &OutputTensor, spec: &TensorSpec, batched: bool, count: u32) -> Option<OutputTensor> {
+/// Higher values come first, equal ones by index, and NaN after all numbers. `labels` are those of the classes, by
+/// index. `None` if the tensor's size differs from its shape, or its datatype has no order.
+pub(super) fn classify(
+    tensor: &OutputTensor,
+    datatype: DataType,
+    batched: bool,
+    (count, labels): (u32, &[String]),
+) -> Option<OutputTensor> {
     let elements = element_count(&tensor.shape)?;
     let batch = if batched { *tensor.shape.first()? } else { 1 };
     let per_row = elements_per_row(tensor, batched)?;
-    if elements.checked_mul(spec.datatype.size_bytes()?)? != tensor.data.len() {
+    if elements.checked_mul(datatype.size_bytes()?)? != tensor.data.len() {
         return None;
     }
     let k = per_row.min(count as usize);
-    let table = Table { data: &tensor.data, per_row, k, labels: &spec.labels };
-    let data = match spec.datatype {
+    let table = Table { data: &tensor.data, per_row, k, labels };
+    let data = match datatype {
         DataType::Uint8 => table.integers(u8::from_le_bytes),
         DataType::Uint16 => table.integers(u16::from_le_bytes),
         DataType::Uint32 => table.integers(u32::from_le_bytes),
@@ -124,25 +129,20 @@ mod tests {
     use super::*;
     use crate::wire::tests::strings;
 
-    fn spec(datatype: DataType, labels: &[&str]) -> TensorSpec {
-        let labels = labels.iter().map(|label| (*label).to_owned()).collect();
-        TensorSpec { labels, ..TensorSpec::new("OUTPUT0", datatype, &[-1]) }
-    }
-
     fn fp32(shape: &[i64], values: &[f32]) -> OutputTensor {
         let data = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         OutputTensor { shape: Dims::from_slice(shape), data }
     }
 
-    fn classes(tensor: &OutputTensor, spec: &TensorSpec, batched: bool, count: u32) -> (Vec<i64>, Vec<String>) {
-        let classified = classify(tensor, spec, batched, count).expect("a tensor with an order");
+    fn classes(tensor: &OutputTensor, datatype: DataType, batched: bool, count: u32) -> (Vec<i64>, Vec<String>) {
+        let classified = classify(tensor, datatype, batched, (count, &[])).expect("a tensor with an order");
         (classified.shape.to_vec(), strings::split(&classified.data))
     }
 
     #[test]
     fn each_row_gives_its_highest_classes_first() {
         let tensor = fp32(&[2, 4], &[0.1, 0.7, 0.2, 0.0, -1.0, -3.0, -2.0, -4.0]);
-        let (shape, classes) = classes(&tensor, &spec(DataType::Fp32, &[]), true, 2);
+        let (shape, classes) = classes(&tensor, DataType::Fp32, true, 2);
         assert_eq!(shape, [2, 2]);
         assert_eq!(classes, ["0.700000:1", "0.200000:2", "-1.000000:0", "-2.000000:2"]);
     }
@@ -150,28 +150,29 @@ mod tests {
     #[test]
     fn labels_follow_where_there_are_any() {
         let tensor = fp32(&[1, 3], &[1.0, 2.0, 3.0]);
-        let (_, classes) = classes(&tensor, &spec(DataType::Fp32, &["cat", ""]), true, 3);
-        assert_eq!(classes, ["3.000000:2", "2.000000:1", "1.000000:0:cat"]);
+        let labels = ["cat".to_owned(), String::new()];
+        let classified = classify(&tensor, DataType::Fp32, true, (3, &labels)).expect("a tensor with an order");
+        assert_eq!(strings::split(&classified.data), ["3.000000:2", "2.000000:1", "1.000000:0:cat"]);
     }
 
     #[test]
     fn equal_values_keep_the_order_of_their_index() {
         let tensor = fp32(&[1, 6], &[1.0, 2.0, 1.0, 2.0, 1.0, 2.0]);
-        let (_, classes) = classes(&tensor, &spec(DataType::Fp32, &[]), true, 4);
+        let (_, classes) = classes(&tensor, DataType::Fp32, true, 4);
         assert_eq!(classes, ["2.000000:1", "2.000000:3", "2.000000:5", "1.000000:0"]);
     }
 
     #[test]
     fn nan_ranks_behind_every_number() {
         let tensor = fp32(&[1, 5], &[f32::NAN, f32::NEG_INFINITY, -f32::NAN, f32::INFINITY, 0.0]);
-        let (_, classes) = classes(&tensor, &spec(DataType::Fp32, &[]), true, 5);
+        let (_, classes) = classes(&tensor, DataType::Fp32, true, 5);
         assert_eq!(classes, ["inf:3", "0.000000:4", "-inf:1", "nan:0", "nan:2"]);
     }
 
     #[test]
     fn more_classes_than_elements_are_all_elements() {
         let tensor = fp32(&[2, 2], &[1.0, 2.0, 4.0, 3.0]);
-        let (shape, classes) = classes(&tensor, &spec(DataType::Fp32, &[]), true, u32::MAX);
+        let (shape, classes) = classes(&tensor, DataType::Fp32, true, u32::MAX);
         assert_eq!(shape, [2, 2]);
         assert_eq!(classes, ["2.000000:1", "1.000000:0", "4.000000:0", "3.000000:1"]);
     }
@@ -179,7 +180,7 @@ mod tests {
     #[test]
     fn without_a_batch_axis_the_whole_tensor_is_one_row() {
         let tensor = fp32(&[2, 2], &[1.0, 2.0, 4.0, 3.0]);
-        let (shape, classes) = classes(&tensor, &spec(DataType::Fp32, &[]), false, 2);
+        let (shape, classes) = classes(&tensor, DataType::Fp32, false, 2);
         assert_eq!(shape, [2]);
         assert_eq!(classes, ["4.000000:2", "3.000000:3"]);
     }
@@ -187,7 +188,7 @@ mod tests {
     #[test]
     fn integers_are_printed_plain() {
         let bytes = |data: &'static [u8]| OutputTensor { shape: Dims::from_slice(&[1, 2]), data: data.into() };
-        let top = |datatype, data| classes(&bytes(data), &spec(datatype, &[]), true, 2).1;
+        let top = |datatype, data| classes(&bytes(data), datatype, true, 2).1;
         assert_eq!(top(DataType::Uint8, &[1, 255]), ["255:1", "1:0"]);
         assert_eq!(top(DataType::Int8, &[1, 255]), ["1:0", "-1:1"]);
         assert_eq!(top(DataType::Int16, &[0, 0x80, 1, 0]), ["1:1", "-32768:0"]);
@@ -198,21 +199,21 @@ mod tests {
     fn a_double_is_printed_with_six_decimals() {
         let data = [1e-9_f64, 123_456.789_012_34].iter().flat_map(|value| value.to_le_bytes()).collect();
         let tensor = OutputTensor { shape: Dims::from_slice(&[1, 2]), data };
-        let (_, classes) = classes(&tensor, &spec(DataType::Fp64, &[]), true, 2);
+        let (_, classes) = classes(&tensor, DataType::Fp64, true, 2);
         assert_eq!(classes, ["123456.789012:1", "0.000000:0"]);
     }
 
     #[test]
     fn a_row_without_elements_has_no_classes() {
-        let (shape, classes) = classes(&fp32(&[3, 0], &[]), &spec(DataType::Fp32, &[]), true, 5);
+        let (shape, classes) = classes(&fp32(&[3, 0], &[]), DataType::Fp32, true, 5);
         assert_eq!((shape, classes), (vec![3, 0], Vec::new()));
     }
 
     #[test]
     fn a_tensor_that_contradicts_its_shape_or_has_no_order_is_no_input_to_rank() {
-        assert!(classify(&fp32(&[1, 3], &[1.0]), &spec(DataType::Fp32, &[]), true, 1).is_none());
-        assert!(classify(&fp32(&[], &[1.0]), &spec(DataType::Fp32, &[]), true, 1).is_none());
+        assert!(classify(&fp32(&[1, 3], &[1.0]), DataType::Fp32, true, (1, &[])).is_none());
+        assert!(classify(&fp32(&[], &[1.0]), DataType::Fp32, true, (1, &[])).is_none());
         let half = OutputTensor { shape: Dims::from_slice(&[1, 1]), data: Bytes::from_static(&[0, 0]) };
-        assert!(classify(&half, &spec(DataType::Fp16, &[]), true, 1).is_none());
+        assert!(classify(&half, DataType::Fp16, true, (1, &[])).is_none());
     }
 }

@@ -1,9 +1,14 @@
 //! The parts of a request that determine its reply, kept while it runs.
 
+use std::{collections::HashMap, sync::Arc};
+
 use smallvec::SmallVec;
 
-use super::shared_memory::RegionSlice;
-use crate::model::ModelSpec;
+use super::{
+    pb::{InferParameter, infer_parameter::ParameterChoice},
+    shared_memory::RegionSlice,
+};
+use crate::model::{CorrelationId, InSequence, ModelSpec};
 
 /// How to build the reply, or replies, to one request.
 #[derive(Clone, Debug)]
@@ -14,6 +19,35 @@ pub struct ReplyPlan {
     pub outputs: Selection,
     /// Whether a decoupled request wants an empty response after its last one.
     pub enable_empty_final_response: bool,
+    /// Parameters of every reply.
+    pub parameters: HashMap<String, InferParameter>,
+}
+
+impl ReplyPlan {
+    /// Has the replies name the request's sequence, as those of Triton's ensembles do; 0 if it has none.
+    pub fn name_sequence(&mut self, sequence: Option<&InSequence>) {
+        let id = match sequence.map(|sequence| &sequence.id) {
+            None => ParameterChoice::Int64Param(0),
+            // The numbers of sequences are unsigned, and parameters are not.
+            Some(CorrelationId::Number(number)) => ParameterChoice::Int64Param(number.cast_signed()),
+            Some(CorrelationId::Text(text)) => ParameterChoice::StringParam(text.to_string()),
+        };
+        let flag = |is_set: fn(&InSequence) -> bool| ParameterChoice::BoolParam(sequence.is_some_and(is_set));
+        let values = [
+            ("sequence_id", id),
+            ("sequence_start", flag(|sequence| sequence.starts)),
+            ("sequence_end", flag(|sequence| sequence.ends)),
+        ];
+        self.parameters.extend(parameters(values));
+    }
+}
+
+/// Returns parameters by name.
+pub(super) fn parameters<const COUNT: usize>(
+    values: [(&str, ParameterChoice); COUNT],
+) -> HashMap<String, InferParameter> {
+    let parameter = |value| InferParameter { parameter_choice: Some(value) };
+    values.into_iter().map(|(key, value)| (key.to_owned(), parameter(value))).collect()
 }
 
 /// The outputs of a reply.
@@ -54,6 +88,8 @@ pub enum OutputForm {
     Classes {
         /// Number of classes per row, at least 1; limited by the number of elements of a row.
         count: u32,
+        /// Their labels, by index.
+        labels: Arc<[String]>,
     },
     /// As a tensor in shared memory.
     SharedMemory(RegionSlice),

@@ -70,7 +70,12 @@ mod tests {
 
     #[test]
     fn an_empty_final_response_has_id_and_model_only() {
-        let plan = ReplyPlan { id: "d".to_owned(), outputs: Selection::All, enable_empty_final_response: true };
+        let plan = ReplyPlan {
+            id: "d".to_owned(),
+            outputs: Selection::All,
+            enable_empty_final_response: true,
+            parameters: HashMap::new(),
+        };
         let answer = empty_final(&models::decoupled_py(), &plan);
         assert_eq!(final_mark(&answer), Some(true));
         let response = answer.infer_response.expect("present in every answer");

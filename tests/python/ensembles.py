@@ -234,6 +234,11 @@ def tensors_text(kind, ports, quote='"', colon=""):
     return f"{kind}{colon} [ {', '.join(entries)} ]"
 
 
+def reshaped(text, dims, reshape):
+    """Has the tensors of a config.pbtxt that have these dims reshaped."""
+    return text.replace(f"dims: {list(dims)}", f"dims: {list(dims)} reshape {{ shape: {list(reshape)} }}")
+
+
 def ensemble_text(name, ensemble, prefix=""):
     """Writes the config.pbtxt in its style; `prefix` is that of its models' names."""
     quote = "'" if ensemble.style == "quotes" else '"'
@@ -290,5 +295,10 @@ def write(repository, name, ensemble, foreign=()):
         if backend == "onnxruntime":
             file, contents = "model.onnx", graph(model)
         (folder / "1" / file).write_bytes(contents)
+    write_text(repository, name, ensemble_text(name, ensemble, prefix))
+
+
+def write_text(repository, name, text):
+    """Writes an ensemble's config.pbtxt, and the version directory that Triton asks for."""
     (Path(repository) / name / "1").mkdir(parents=True)
-    (Path(repository) / name / "config.pbtxt").write_text(ensemble_text(name, ensemble, prefix))
+    (Path(repository) / name / "config.pbtxt").write_text(text)

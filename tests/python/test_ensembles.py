@@ -6,7 +6,7 @@ import ensembles
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from clients import ask_all, rows, tensor
+from clients import ask_all, tensor
 from conftest import serving
 from ensembles import Ensemble, kinds, step
 from public_ensembles import ENSEMBLES
@@ -135,9 +135,8 @@ def test_decoupled_steps_stream_through_ensembles_and_ensembles_in_them(start, t
     write_model(tmp_path, "sum_int32", add_graph("INPUT__0", "INPUT__1", "OUTPUT__1"),
                 config("sum_int32", {"INPUT__0": one, "INPUT__1": one}, {"OUTPUT__1": one}, 0))  # fmt: skip
     for name, (steps, between, _) in DECOUPLED.items():
-        (tmp_path / name / "1").mkdir(parents=True)
         ensemble = Ensemble("triton-inference-server/server", 0, REPEATED, between, "OUT INT32[1]", steps)
-        (tmp_path / name / "config.pbtxt").write_text(ensembles.ensemble_text(name, ensemble))
+        ensembles.write_text(tmp_path, name, ensembles.ensemble_text(name, ensemble))
     server, responses = start(tmp_path), queue.Queue()
     given = [tensor("IN", np.array([4, 2, 9], np.int32)), tensor("DELAY", np.array([1, 2, 3], np.uint32)),
              tensor("WAIT", np.array([5], np.uint32))]  # fmt: skip
@@ -207,32 +206,9 @@ def test_mistakes_of_public_configurations_are_refused_by_name(start, tmp_path):
     for name, (right, wrong, _) in WRONG.items():
         text = ensembles.ensemble_text(name, FAN_IN, "fan_in_")
         assert right in text, name
-        (tmp_path / name / "1").mkdir(parents=True)
-        (tmp_path / name / "config.pbtxt").write_text(text.replace(right, wrong, 1))
+        ensembles.write_text(tmp_path, name, text.replace(right, wrong, 1))
     reasons = reasons_of(start(tmp_path, until="settled"))
     assert "fan_in" not in reasons
     for name, (_, _, facts) in WRONG.items():
         for fact in facts:
             assert fact in reasons[name], f"{name}: {fact!r} is not in {reasons[name]!r}"
-
-
-def test_an_ensembles_labels_take_precedence_over_its_models(start, tmp_path):
-    """As in label_override_int32_float32_float32 of triton-inference-server/server."""
-    row = ("FP32", [16])
-    ensemble = Ensemble("", 8, "IN FP32[16]", "", "OUT FP32[16]", [step("labelled", "INPUT0=IN", "OUTPUT0=OUT", 1)])
-    texts = {
-        "labelled": config("labelled", {"INPUT0": row}, {"OUTPUT0": row}),
-        "override": ensembles.ensemble_text("override", ensemble),
-    }
-    write_model(tmp_path, "labelled", ensembles.onnx_bytes.scale(1))
-    (tmp_path / "override" / "1").mkdir(parents=True)
-    for name, text in texts.items():
-        head, output = text.split("output [")
-        output = output.replace("dims: [16]", 'dims: [16] label_filename: "labels.txt"', 1)
-        (tmp_path / name / "config.pbtxt").write_text(f"{head}output [{output}")
-        (tmp_path / name / "labels.txt").write_text("\n".join(f"{name} {number}" for number in range(16)))
-    server = start(tmp_path)
-    with triton.InferenceServerClient(server.grpc) as client:
-        asked = [triton.InferRequestedOutput("OUT", class_count=1)]
-        (best,) = client.infer("override", [tensor("IN", rows(1))], outputs=asked).as_numpy("OUT").ravel()
-        assert best.decode().split(":")[1:] == ["15", "override 15"]

@@ -143,18 +143,8 @@ fn graph_shape(spec: &ModelSpec, input: &TensorSpec, row_dims: &[i64], rows: u32
     if spec.has_batch_axis() {
         shape.push(i64::from(rows));
     }
-    match &input.reshape {
-        None => shape.extend_from_slice(row_dims),
-        Some(reshape) => shape.extend(substitute(reshape, &input.dims, row_dims)),
-    }
+    shape.extend(input.to_graph(row_dims));
     shape
-}
-
-/// Returns `target` with its variable dimensions replaced, in order, by the dimensions of `actual` that are variable in
-/// `declared`.
-pub(crate) fn substitute(target: &[i64], declared: &[i64], actual: &[i64]) -> Dims {
-    let mut variable = declared.iter().zip(actual).filter(|(declared, _)| **declared < 0).map(|(_, actual)| *actual);
-    target.iter().map(|&dim| if dim < 0 { variable.next().unwrap_or(dim) } else { dim }).collect()
 }
 
 fn dense(
@@ -383,12 +373,6 @@ mod tests {
         assert!(gather(&spec, &class, &parts, &pool).is_err(), "together they would make 80 GB");
         let alone = ShapeClass(SmallVec::from_slice(&[100_000, 1]));
         assert!(gather(&spec, &alone, &parts[..1], &pool).is_ok());
-    }
-
-    #[test]
-    fn reshape_puts_variable_dimensions_in_order() {
-        assert_eq!(substitute(&[-1, 1, -1], &[-1, -1], &[4, 5]).as_slice(), [4, 1, 5]);
-        assert_eq!(substitute(&[], &[1], &[1]).as_slice(), [0_i64; 0]);
     }
 
     #[test]

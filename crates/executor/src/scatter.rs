@@ -8,7 +8,7 @@ use paternoster_model::{Dims, ModelSpec, TensorSpec, element_count};
 
 use super::{
     OutputTensor, Response,
-    gather::{Part, cut_block, substitute},
+    gather::{Part, cut_block},
     strings::Elements,
 };
 
@@ -122,7 +122,7 @@ fn row_dims(spec: &ModelSpec, output: &TensorSpec, shape: &[i64], rows: u32) -> 
     } else {
         shape
     };
-    let declared = output.reshape.as_ref().unwrap_or(&output.dims);
+    let declared = output.graph_dims();
     let fits = declared.len() == graph_dims.len()
         && declared.iter().zip(graph_dims).all(|(&declared, &given)| declared < 0 || declared == given);
     let is_reshaped = output.reshape.as_ref().is_some_and(|reshape| spec.has_batch_axis() || !reshape.is_empty());
@@ -132,11 +132,11 @@ fn row_dims(spec: &ModelSpec, output: &TensorSpec, shape: &[i64], rows: u32) -> 
             output.name, spec.name
         ));
     }
-    Ok(match &output.reshape {
+    Ok(match graph_dims {
         // On the wire, a scalar has one dimension.
-        _ if graph_dims.is_empty() && !spec.has_batch_axis() => Dims::from_slice(&[1]),
-        Some(reshape) if fits => substitute(&output.dims, reshape, graph_dims),
-        _ => Dims::from_slice(graph_dims),
+        [] if !spec.has_batch_axis() => Dims::from_slice(&[1]),
+        dims if fits => output.to_wire(dims),
+        dims => Dims::from_slice(dims),
     })
 }
 

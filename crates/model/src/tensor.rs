@@ -1,5 +1,7 @@
 //! Specifications of a model's input and output tensors.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::{AxisLength, DataType, SymbolId};
@@ -29,7 +31,7 @@ pub struct TensorSpec {
     /// Fill value of an input's padded axes.
     pub pad_value: f64,
     /// Labels of an output's classes by index, for the classification extension.
-    pub labels: Vec<String>,
+    pub labels: Arc<[String]>,
 }
 
 impl TensorSpec {
@@ -44,8 +46,23 @@ impl TensorSpec {
             symbols: SmallVec::new(),
             computed: Vec::new(),
             pad_value: 0.0,
-            labels: Vec::new(),
+            labels: Arc::default(),
         }
+    }
+
+    /// Returns the dimensions in the graph, without the batch.
+    pub fn graph_dims(&self) -> &Dims {
+        self.reshape.as_ref().unwrap_or(&self.dims)
+    }
+
+    /// Returns the dimensions in the graph of a row that has `dims` on the wire.
+    pub fn to_graph(&self, dims: &[i64]) -> Dims {
+        self.reshape.as_ref().map_or_else(|| Dims::from_slice(dims), |reshape| substitute(reshape, &self.dims, dims))
+    }
+
+    /// Returns the dimensions on the wire of a row that has `dims` in the graph.
+    pub fn to_wire(&self, dims: &[i64]) -> Dims {
+        self.reshape.as_ref().map_or_else(|| Dims::from_slice(dims), |reshape| substitute(&self.dims, reshape, dims))
     }
 
     /// Returns whether an axis of `dims` varies and is not padded.
@@ -79,7 +96,32 @@ impl TensorSpec {
     }
 }
 
+/// Returns `target` with its variable dimensions replaced, in order, by the dimensions of `actual` that are variable in
+/// `declared`.
+fn substitute(target: &[i64], declared: &[i64], actual: &[i64]) -> Dims {
+    let mut variable = declared.iter().zip(actual).filter(|(declared, _)| **declared < 0).map(|(_, actual)| *actual);
+    target.iter().map(|&dim| if dim < 0 { variable.next().unwrap_or(dim) } else { dim }).collect()
+}
+
 /// Returns the number of elements of a shape; `None` if a dimension is negative or the product overflows.
 pub fn element_count(shape: &[i64]) -> Option<usize> {
     shape.iter().try_fold(1_usize, |count, &dim| count.checked_mul(usize::try_from(dim).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reshaped(dims: &[i64], reshape: &[i64]) -> TensorSpec {
+        TensorSpec { reshape: Some(Dims::from_slice(reshape)), ..TensorSpec::new("t", DataType::Fp32, dims) }
+    }
+
+    #[test]
+    fn variable_dimensions_keep_their_order_in_both_directions() {
+        let spec = reshaped(&[-1, -1], &[-1, 1, -1]);
+        assert_eq!(spec.to_graph(&[4, 5]).as_slice(), [4, 1, 5]);
+        assert_eq!(spec.to_wire(&[4, 1, 5]).as_slice(), [4, 5]);
+        assert_eq!(reshaped(&[1], &[]).to_graph(&[1]).as_slice(), [0_i64; 0]);
+        assert_eq!(TensorSpec::new("t", DataType::Fp32, &[3, -1]).to_graph(&[2, 7]).as_slice(), [2, 7]);
+    }
 }

@@ -1,5 +1,6 @@
-//! The record of a request that is made of other requests. It counts once, with the times of all of them. In a trace,
-//! they are what cells are in other models: parts that ran one after the other or side by side.
+//! The record of a request that is made of other requests. It counts once, with the times of all of them. In its trace,
+//! they are what cells are in other models: parts that ran one after the other or side by side. In a file of traces,
+//! those of models that clients know have traces of their own in their place.
 
 use std::{
     sync::Arc,
@@ -87,6 +88,11 @@ impl ObservedSteps {
     /// As [`Self::step`], for the requests of one step, whose times are known apart from those of others.
     pub fn step_apart(&self, is_served: bool) -> StepOf {
         StepOf { timings: StepTimings::part_of(&self.timings), ..self.step(is_served) }
+    }
+
+    /// Starts the trace of a request to this version of a model, which is a step of this one, if that is traced.
+    pub fn step_trace(&self, model: &str, version: i64) -> Option<Arc<RequestTrace>> {
+        self.trace.as_ref()?.step(model, version)
     }
 
     /// Returns how many requests it is within.

@@ -22,24 +22,54 @@ pub(crate) struct TensorKind {
     pub(crate) datatype: DataType,
     /// All dimensions, the batch axis included; -1 where they vary.
     pub(crate) dims: Vec<i64>,
+    /// Whether the first dimension is the batch.
+    has_batch_axis: bool,
 }
 
 impl TensorKind {
+    /// Of a tensor that a step's model receives or gives.
     pub(crate) fn of(spec: &TensorSpec, has_batch_axis: bool) -> Self {
-        let batch = has_batch_axis.then_some(-1);
-        Self { datatype: spec.datatype, dims: batch.into_iter().chain(spec.dims.iter().copied()).collect() }
+        Self::with_dims(spec.datatype, &spec.dims, has_batch_axis)
     }
 
-    /// Returns why a tensor of the kind `other` cannot be one of this kind, if it cannot.
+    /// Of an input or output of the pipeline, as its steps know it.
+    pub(crate) fn within(spec: &TensorSpec, has_batch_axis: bool) -> Self {
+        Self::with_dims(spec.datatype, spec.graph_dims(), has_batch_axis)
+    }
+
+    fn with_dims(datatype: DataType, dims: &[i64], has_batch_axis: bool) -> Self {
+        let batch = has_batch_axis.then_some(-1);
+        Self { datatype, dims: batch.into_iter().chain(dims.iter().copied()).collect(), has_batch_axis }
+    }
+
+    /// Returns the dimensions behind the batch axis; all, without one.
+    pub(crate) fn row_dims(&self) -> &[i64] {
+        &self.dims[usize::from(self.has_batch_axis)..]
+    }
+
+    /// Returns why a tensor of the kind `other` cannot be one of this kind, if it cannot. As in Triton, either all
+    /// dimensions agree, or those of a row: then a tensor without a batch axis is a batch of one row.
     pub(crate) fn mismatch(&self, other: &Self) -> Option<String> {
+        self.difference(other, agree(&self.dims, &other.dims) || agree(self.row_dims(), other.row_dims()))
+    }
+
+    /// Returns why a tensor may not be of either kind, if it may not: nothing says of which one it is.
+    fn other_kind(&self, other: &Self) -> Option<String> {
+        self.difference(other, agree(&self.dims, &other.dims))
+    }
+
+    fn difference(&self, other: &Self, fits: bool) -> Option<String> {
         if self.datatype != other.datatype {
             return Some(format!("expected datatype {}, but it has {}", self.datatype, other.datatype));
         }
-        let is_same = |(left, right): (&i64, &i64)| left == right || *left < 0 || *right < 0;
-        let fits = self.dims.len() == other.dims.len() && self.dims.iter().zip(&other.dims).all(is_same);
         let shape = |kind: &Self| ShapeText(kind.dims.clone());
         (!fits).then(|| format!("expected shape {}, but it has {}", shape(self), shape(other)))
     }
+}
+
+fn agree(left: &[i64], right: &[i64]) -> bool {
+    let is_same = |(left, right): (&i64, &i64)| left == right || *left < 0 || *right < 0;
+    left.len() == right.len() && left.iter().zip(right).all(is_same)
 }
 
 /// Why a step does not fit its model.
@@ -55,7 +85,7 @@ pub enum BindingFault {
     #[error("its input '{0}' is required, and the step does not map it")]
     Unmapped(String),
     /// It has any number of responses, and the pipeline has one.
-    #[error("it is decoupled, and the pipeline was loaded when it was not")]
+    #[error("it is decoupled, and it was not before")]
     Decoupled,
     /// The tensor has another datatype or shape.
     #[error("its {what} '{port}' and the tensor '{tensor}' differ: {difference}")]
@@ -109,7 +139,7 @@ pub(crate) fn bind(
         match &kinds[*tensor] {
             None => kinds[*tensor] = Some(given),
             Some(kind) => {
-                if let Some(difference) = kind.mismatch(&given) {
+                if let Some(difference) = kind.other_kind(&given) {
                     let (what, port, tensor) = ("output", port.clone(), names_of[*tensor].clone());
                     return Err(BindingFault::Mismatch { what, port, tensor, difference });
                 }

@@ -10,12 +10,19 @@ pub(crate) const MAX_STEPS: usize = 256;
 /// Most pipelines within each other.
 pub(crate) const MAX_DEPTH: usize = 8;
 
+/// Says that more than [`MAX_DEPTH`] pipelines, which messages call so, are within each other.
+pub(crate) fn too_deep(noun: &str) -> String {
+    format!("{noun}s are nested more than {MAX_DEPTH} deep")
+}
+
 /// A tensor of the pipeline, by number.
 pub type TensorIx = usize;
 
 /// The steps of a pipeline, and how tensors pass between them.
 #[derive(Debug)]
 pub struct Graph {
+    /// What messages call the pipeline.
+    pub(crate) noun: &'static str,
     /// The names of all tensors. The pipeline's inputs come first, in order.
     pub(crate) tensors: Vec<String>,
     pub(crate) steps: Vec<GraphStep>,
@@ -183,6 +190,7 @@ impl Graph {
         }
         let Names { tensors, by_name, .. } = names;
         let mut graph = Self {
+            noun: "pipeline",
             producers: vec![Vec::new(); tensors.len()],
             readers: vec![Vec::new(); tensors.len()],
             reads: vec![Vec::new(); steps.len()],
@@ -227,6 +235,12 @@ impl Graph {
         }
         graph.check_order()?;
         Ok(graph)
+    }
+
+    /// Has messages call the pipeline an ensemble, as its clients do.
+    #[must_use]
+    pub fn called_ensemble(self) -> Self {
+        Self { noun: "ensemble", ..self }
     }
 
     /// Returns the steps in an order in which each comes after those whose tensors it reads.

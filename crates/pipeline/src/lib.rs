@@ -19,6 +19,7 @@ mod graph;
 mod pipeline;
 mod run;
 mod servable;
+mod shape;
 mod stream;
 mod value;
 mod workers;

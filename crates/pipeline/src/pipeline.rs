@@ -12,7 +12,7 @@ use super::{
     binding::{Binding, TensorKind, bind},
     demand::Demand,
     expected::ExpectedTimes,
-    graph::{MAX_DEPTH, TensorIx},
+    graph::{MAX_DEPTH, TensorIx, too_deep},
     run,
     servable::Future,
     stream::PipelineStream,
@@ -132,7 +132,7 @@ fn bind_all(
     let batched = spec.has_batch_axis();
     let mut kinds: Vec<Option<TensorKind>> = vec![None; graph.tensors.len()];
     for (kind, input) in kinds.iter_mut().zip(&spec.inputs) {
-        *kind = Some(TensorKind::of(input, batched));
+        *kind = Some(TensorKind::within(input, batched));
     }
     let mut bindings: Vec<Option<Arc<Binding>>> = vec![None; graph.steps.len()];
     for &number in order {
@@ -157,7 +157,7 @@ fn bind_all(
         }
     }
     for (output, &tensor) in spec.outputs.iter().zip(&graph.outputs) {
-        let wanted = TensorKind::of(output, batched);
+        let wanted = TensorKind::within(output, batched);
         if let Some(difference) = kinds[tensor].as_ref().and_then(|kind| wanted.mismatch(kind)) {
             return Err(PipelineFault::Output { output: output.name.clone(), difference });
         }
@@ -189,7 +189,7 @@ impl Pipeline {
                     }
                     let with_this =
                         Extent { depth: extent.depth + 1, steps: extent.steps.saturating_add(graph.steps.len()) };
-                    if let Some(reason) = with_this.fault() {
+                    if let Some(reason) = with_this.fault(graph.noun) {
                         return Err(no_model(reason));
                     }
                     Arc::clone(servable.spec())
@@ -266,7 +266,8 @@ impl Pipeline {
 
     /// Returns why it cannot answer requests now; `None` if it can.
     pub fn fault(&self) -> Option<String> {
-        self.extent(&mut Vec::new()).fault().or_else(|| self.fault_within(&mut Vec::new()))
+        let noun = self.graph.noun;
+        self.extent(&mut Vec::new()).fault(noun).or_else(|| self.fault_within(&mut Vec::new()))
     }
 
     /// As [`Self::fault`], within pipelines that need this one. `seen` has those that were looked at before, each once.
@@ -347,6 +348,21 @@ impl Pipeline {
         Some(())
     }
 
+    /// Returns the labels of an output that a step gives; `None` if there are none.
+    pub(crate) fn labels_of_steps(&self, output: usize, depth: usize) -> Option<Arc<[String]>> {
+        let given = *self.graph.outputs.get(output).filter(|_| depth < MAX_DEPTH)?;
+        let labels = self.graph.steps.iter().filter_map(|step| {
+            let (port, _) = step.outputs.iter().find(|(_, tensor)| *tensor == given)?;
+            let servable = match &step.runs {
+                Runs::BuiltIn(_) => return None,
+                Runs::Own(servable) => servable.clone(),
+                Runs::Served { model, version } => self.options.models.resolve(model, *version).ok()?,
+            };
+            Some(servable.labels_at(servable.spec().output_index(port)?, depth + 1))
+        });
+        labels.into_iter().find(|labels| !labels.is_empty())
+    }
+
     /// Submits a request that has exactly one response. Dropping the future cancels all steps.
     pub fn submit(self: &Arc<Self>, request: InferRequest) -> Future {
         Box::pin(run::once(Arc::clone(self), request, None))
@@ -403,7 +419,7 @@ impl Pipeline {
         specs[step] = Arc::clone(spec);
         let bindings = self.bind(&specs).map_err(|fault| match fault {
             PipelineFault::Binding { step: at, fault, .. } if at == step => format!("{NO_LONGER}: {fault}"),
-            fault => format!("the pipeline does not fit its models any more: {fault}"),
+            fault => format!("the {} does not fit its models any more: {fault}", self.graph.noun),
         })?;
         let bound = Arc::clone(&bindings[step]);
         self.bindings.store(Arc::new(bindings));
@@ -456,10 +472,10 @@ impl Extent {
         self.steps = self.steps.saturating_add(inner.steps);
     }
 
-    /// Returns why it is too large, if it is.
-    fn fault(self) -> Option<String> {
+    /// Returns why it is too large, if it is. Messages call pipelines by this noun.
+    fn fault(self, noun: &str) -> Option<String> {
         if self.depth > MAX_DEPTH {
-            return Some(format!("pipelines are nested more than {MAX_DEPTH} deep"));
+            return Some(too_deep(noun));
         }
         (self.steps > MAX_STEPS_WITHIN).then(|| TooManySteps.to_string())
     }

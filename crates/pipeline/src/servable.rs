@@ -66,6 +66,21 @@ impl Servable {
         }
     }
 
+    /// Returns the labels of an output's classes. A pipeline that has none of its own has those of the step that gives
+    /// the output, as it is served now.
+    pub fn labels(&self, output: usize) -> Arc<[String]> {
+        self.labels_at(output, 0)
+    }
+
+    /// As [`Self::labels`], within `depth` pipelines.
+    pub(crate) fn labels_at(&self, output: usize, depth: usize) -> Arc<[String]> {
+        let own = self.spec().outputs.get(output).map(|spec| Arc::clone(&spec.labels)).unwrap_or_default();
+        match self.pipeline() {
+            Some(pipeline) if own.is_empty() => pipeline.labels_of_steps(output, depth).unwrap_or_default(),
+            _ => own,
+        }
+    }
+
     /// Returns its counters.
     pub fn stats(&self) -> &Arc<ModelStats> {
         match self {

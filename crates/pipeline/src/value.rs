@@ -5,7 +5,7 @@
 
 use bytes::{Bytes, BytesMut};
 use paternoster_executor::InputTensor;
-use paternoster_model::{DataType, Dims, TensorSpec, element_count};
+use paternoster_model::{DataType, Dims, ShapeText, TensorSpec, element_count};
 use paternoster_observe::budget::{Exhausted, Reservation};
 use tokio::task::spawn_blocking;
 
@@ -37,6 +37,14 @@ pub enum ValueFault {
     /// Rows of different ranks, or more elements than can be counted.
     #[error("rows of shapes {0:?} and {1:?} cannot be joined")]
     Shapes(Vec<i64>, Vec<i64>),
+    /// It has neither the dimensions of the specification, nor is it one row of them.
+    #[error("expected shape {expected}, but the step gave {got}")]
+    Shape {
+        /// What the specification says.
+        expected: ShapeText,
+        /// The shape.
+        got: ShapeText,
+    },
     /// There is no room for the joined rows.
     #[error("no memory for the rows of a response: {0}")]
     NoRoom(#[from] Exhausted),

@@ -27,7 +27,7 @@ use crate::{
     observe::trace::Transport,
     repository::{Caller, ModelVersion},
     wire::{
-        Kind, ReplyPlan, RequestError, decode, encode,
+        Kind, ReplyPlan, RequestError, encode,
         json::{self, Forms},
         pb::ModelInferRequest,
     },
@@ -227,8 +227,7 @@ pub(super) fn admit(
     held: Reservation,
     place: Reservation,
 ) -> Result<(Admitted, Forms), Problem> {
-    let decoded =
-        decode::decode_for(request, version.spec(), &services.shared_memory, version.servable().card_ports())?;
+    let decoded = services.decode(&version, request)?;
     forms.check(version.spec(), &decoded.reply)?;
     Ok((Admitted::new(version, decoded, place, held, message_bytes), forms))
 }

@@ -70,8 +70,8 @@ pub fn as_ensemble(steps: &[PipelineStep]) -> Option<pb::ModelEnsembling> {
 pub fn check(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {
     let Settings { config, own } = settings;
     let refuse = |key: &str| {
-        let message = "a pipeline has none: it belongs to the models of its steps";
-        Err(origin.error(key, message))
+        let noun = if own.pipeline.is_empty() { "an ensemble" } else { "a pipeline" };
+        Err(origin.error(key, format!("{noun} has none: it belongs to the models of its steps")))
     };
     if let Some(key) = given(&own.batching).first() {
         return refuse(&format!("batching.{key}"));
@@ -120,7 +120,8 @@ pub fn read(settings: &Settings, origin: &Origin, built_ins: BuiltIns<'_>) -> Re
     };
     let inputs: Vec<&str> = config.input.iter().map(|input| input.name.as_str()).collect();
     let outputs: Vec<&str> = config.output.iter().map(|output| output.name.as_str()).collect();
-    Graph::new(&inputs, &outputs, steps).map_err(|fault| graph_fault(path, &fault, origin))
+    let graph = Graph::new(&inputs, &outputs, steps).map_err(|fault| graph_fault(path, &fault, origin))?;
+    Ok(if path == STEPS { graph } else { graph.called_ensemble() })
 }
 
 /// Places a fault at its step.

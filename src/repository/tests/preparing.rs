@@ -98,7 +98,7 @@ warmup: [ { batch_size: 2, inputs: { INPUT0: { dtype: FP32, dims: [16], file: ro
     let request = &requests[0];
     assert_eq!(request.engine, EngineKind::Onnx(OnnxEngine::OnnxRuntime));
     assert!(request.program.ends_with("m/1/model.onnx") && request.override_bytes.is_none());
-    assert_eq!(request.spec.outputs[0].labels, ["cat", "dog"]);
+    assert_eq!(*request.spec.outputs[0].labels, ["cat", "dog"]);
     assert!(matches!(&request.knobs.policy, Policy::Window(window) if window.max_queue_delay_ns == 5_000));
     assert_eq!(request.warmup[0].inputs[0].as_ref().unwrap().data.len(), 2 * 64);
     assert_eq!(request.config.platform, "onnxruntime_onnx");

@@ -168,7 +168,8 @@ impl TextModel {
                 }
                 vec![TensorSpec {
                     name: text::LOGITS.to_owned(),
-                    labels: labels.clone(),
+                    labels: labels.as_slice().into(),
+                    reshape: None,
                     symbols: Default::default(),
                     ..states
                 }]

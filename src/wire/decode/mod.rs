@@ -17,7 +17,7 @@ pub mod size;
 mod strings;
 mod typed;
 
-use std::iter;
+use std::{collections::HashMap, iter};
 
 pub use self::parse::parse;
 use super::{
@@ -84,7 +84,7 @@ pub fn decode_for(
         ..InferRequest::new(rows, inputs)
     };
     let enable_empty_final_response = parameters.enable_empty_final_response;
-    Ok(Decoded { request, reply: ReplyPlan { id, outputs, enable_empty_final_response } })
+    Ok(Decoded { request, reply: ReplyPlan { id, outputs, enable_empty_final_response, parameters: HashMap::new() } })
 }
 
 /// The number of rows, the inputs in the specification's order, and the tensors that stay on a card.

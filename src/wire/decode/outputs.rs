@@ -1,5 +1,7 @@
 //! Requested outputs: which ones, and the form of each.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::{
@@ -60,7 +62,8 @@ fn form(
         (Some(_), Some(_)) => Err(OutputFault::ClassesInRegion),
         (Some(got), None) if got < 1 => Err(OutputFault::ClassCount { got }),
         (Some(got), None) if has_classes(tensor.datatype) => {
-            Ok(OutputForm::Classes { count: u32::try_from(got).unwrap_or(u32::MAX) })
+            let (count, labels) = (u32::try_from(got).unwrap_or(u32::MAX), Arc::clone(&tensor.labels));
+            Ok(OutputForm::Classes { count, labels })
         }
         (Some(_), None) => Err(OutputFault::ClassDatatype { datatype: tensor.datatype }),
     }

@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -400,7 +400,10 @@ fn classes(count: i64) -> Vec<(&'static str, ParameterChoice)> {
 #[test]
 fn a_classification_has_a_count_and_an_output_with_an_order() {
     let request = addsub_request().output("OUTPUT1", classes(3));
-    assert_eq!(selected(decoded(request, &models::addsub())), [(1, OutputForm::Classes { count: 3 })]);
+    assert_eq!(
+        selected(decoded(request, &models::addsub())),
+        [(1, OutputForm::Classes { count: 3, labels: Arc::default() })]
+    );
     for count in [0, -1] {
         refused(addsub_request().output("OUTPUT1", classes(count)), &models::addsub());
     }

@@ -11,7 +11,7 @@ use super::{
     pb::{
         InferParameter, ModelInferResponse, infer_parameter::ParameterChoice, model_infer_response::InferOutputTensor,
     },
-    plan::{OutputForm, Selection},
+    plan::{OutputForm, Selection, parameters},
     shared_memory::{RegionSlice, SharedMemoryError},
 };
 use crate::{
@@ -34,7 +34,7 @@ pub fn encode(spec: &ModelSpec, plan: &ReplyPlan, response: Response) -> Result<
             model_name: spec.name.clone(),
             model_version: spec.version.to_string(),
             id: plan.id.clone(),
-            parameters: HashMap::new(),
+            parameters: plan.parameters.clone(),
             outputs: reply.outputs,
             raw_output_contents: reply.raw,
         }),
@@ -118,7 +118,7 @@ impl<'a> Reply<'a> {
     fn put(&mut self, output: &TensorSpec, form: &OutputForm, tensor: OutputTensor) -> Result<(), EncodeFault> {
         match form {
             OutputForm::Raw => self.push(output, output.datatype, tensor),
-            OutputForm::Classes { count } => {
+            OutputForm::Classes { count, labels } => {
                 let batched = self.spec.has_batch_axis();
                 if elements_per_row(&tensor, batched).is_some_and(|elements| elements > MOST_CLASSES) {
                     return Err(EncodeFault::TooManyClasses {
@@ -127,7 +127,7 @@ impl<'a> Reply<'a> {
                         most: MOST_CLASSES,
                     });
                 }
-                let classes = classify(&tensor, output, batched, *count);
+                let classes = classify(&tensor, output.datatype, batched, (*count, labels));
                 let classes = classes.ok_or_else(|| EncodeFault::Inconsistent {
                     model: self.spec.name.clone(),
                     output: output.name.clone(),
@@ -197,13 +197,11 @@ impl<'a> Reply<'a> {
 fn region_parameters(region: &RegionSlice, bytes: usize) -> HashMap<String, InferParameter> {
     // Cannot overflow: both are within a file or an allocation, whose length is an i64.
     let int64 = |value: u64| ParameterChoice::Int64Param(i64::try_from(value).unwrap_or(i64::MAX));
-    let values = [
+    parameters([
         ("shared_memory_region", ParameterChoice::StringParam(region.region().to_owned())),
         ("shared_memory_byte_size", int64(bytes as u64)),
         ("shared_memory_offset", int64(region.offset_bytes())),
-    ];
-    let parameter = |value| InferParameter { parameter_choice: Some(value) };
-    values.into_iter().map(|(key, value)| (key.to_owned(), parameter(value))).collect()
+    ])
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
+use std::sync::Arc;
+
 use super::*;
 use crate::{
-    model::Dims,
+    model::{CorrelationId, Dims, InSequence},
     wire::{
         SharedMemory,
         plan::OutputPlan,
@@ -17,7 +19,7 @@ fn response() -> Response {
 }
 
 fn plan(outputs: Selection) -> ReplyPlan {
-    ReplyPlan { id: "7".to_owned(), outputs, enable_empty_final_response: false }
+    ReplyPlan { id: "7".to_owned(), outputs, enable_empty_final_response: false, parameters: HashMap::new() }
 }
 
 fn only(index: usize, form: OutputForm) -> ReplyPlan {
@@ -51,11 +53,10 @@ fn a_selection_leaves_the_other_outputs_out() {
 
 #[test]
 fn a_classification_is_a_tensor_of_strings() {
-    let mut spec = models::addsub();
-    spec.outputs[0].labels = vec!["zero".to_owned(), "one".to_owned()];
+    let labels = ["zero".to_owned(), "one".to_owned()].into();
     let values: Vec<u8> = [0.25_f32, 0.75].iter().flat_map(|value| value.to_le_bytes()).collect();
     let outputs = vec![tensor(&[1, 2], &values), tensor(&[1, 2], &values)];
-    let reply = encode(&spec, &only(0, OutputForm::Classes { count: 1 }), Response { outputs });
+    let reply = encode(&models::addsub(), &only(0, OutputForm::Classes { count: 1, labels }), Response { outputs });
     let reply = reply.expect("outputs of this model");
     assert_eq!(reply.outputs[0].datatype, "BYTES");
     assert_eq!(reply.outputs[0].shape, [1, 1]);
@@ -63,11 +64,33 @@ fn a_classification_is_a_tensor_of_strings() {
 }
 
 #[test]
+fn a_reply_names_the_sequence_if_it_is_to() {
+    let named = |sequence: Option<InSequence>| {
+        let mut plan = plan(Selection::All);
+        plan.name_sequence(sequence.as_ref());
+        let reply = encode(&models::addsub(), &plan, response()).expect("outputs of this model");
+        let value = |key: &str| reply.parameters[key].parameter_choice.clone().expect("a value");
+        assert_eq!(reply.parameters.len(), 3);
+        ["sequence_id", "sequence_start", "sequence_end"].map(value)
+    };
+    let (int64, flag) = (ParameterChoice::Int64Param, ParameterChoice::BoolParam);
+    assert_eq!(named(None), [int64(0), flag(false), flag(false)]);
+    let first = InSequence { id: CorrelationId::Number(u64::MAX), starts: true, ends: false };
+    assert_eq!(named(Some(first)), [int64(-1), flag(true), flag(false)], "as it was sent");
+    let last = InSequence { id: CorrelationId::Text("one".into()), starts: false, ends: true };
+    assert_eq!(named(Some(last)), [ParameterChoice::StringParam("one".to_owned()), flag(false), flag(true)]);
+}
+
+#[test]
 fn a_row_of_more_than_a_million_elements_is_not_ranked() {
     let classify = |rows: i64, elements: i64| {
         let output = tensor(&[rows, elements], &vec![0; (rows * elements * 4) as usize]);
         let outputs = vec![output.clone(), output];
-        encode(&models::addsub(), &only(0, OutputForm::Classes { count: 1 }), Response { outputs })
+        encode(
+            &models::addsub(),
+            &only(0, OutputForm::Classes { count: 1, labels: Arc::default() }),
+            Response { outputs },
+        )
     };
     assert_eq!(classify(2, 1_000_000).expect("a million in each row").outputs[0].shape, [2, 1]);
     let refusal = classify(1, 1_000_001).expect_err("one more");
@@ -128,6 +151,10 @@ fn a_response_of_another_model_is_an_internal_error() {
     let wrong = encode(&models::addsub(), &plan(Selection::All), Response { outputs });
     assert_eq!(wrong.expect_err("one output of two").kind(), Kind::Internal);
     let outputs = vec![tensor(&[1, 16], &[0; 60]), tensor(&[1, 16], &[0; 64])];
-    let wrong = encode(&models::addsub(), &only(0, OutputForm::Classes { count: 1 }), Response { outputs });
+    let wrong = encode(
+        &models::addsub(),
+        &only(0, OutputForm::Classes { count: 1, labels: Arc::default() }),
+        Response { outputs },
+    );
     assert_eq!(wrong.expect_err("fewer bytes than its shape").kind(), Kind::Internal);
 }

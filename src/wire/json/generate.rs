@@ -145,9 +145,14 @@ pub fn generated(response: ModelInferResponse) -> Result<Vec<u8>, RequestError> 
     let ModelInferResponse { model_name, model_version, id, parameters, outputs, raw_output_contents } = response;
     let mut json = Vec::new();
     reply::write_names(&id, &model_name, &model_version, &mut json);
-    if !parameters.is_empty() {
-        json.push(b',');
-        reply::write_parameters(&parameters, &mut json);
+    // As in Triton, parameters are fields too. An output's field comes before a parameter of its name.
+    for (name, value) in reply::values(&parameters) {
+        if outputs.iter().all(|output| output.name != name) {
+            json.push(b',');
+            elements::string(&name, &mut json);
+            json.push(b':');
+            json.extend_from_slice(value.to_string().as_bytes());
+        }
     }
     for (output, data) in outputs.iter().zip(raw_output_contents) {
         json.push(b',');

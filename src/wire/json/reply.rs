@@ -1,5 +1,7 @@
 //! Converts ModelInferResponse to JSON and binary data.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 
 use super::{
@@ -39,8 +41,9 @@ pub fn reply(response: ModelInferResponse, forms: &Forms) -> Result<Reply, Reque
     let json = &mut reply.json;
     write_names(&id, &model_name, &model_version, json);
     if !parameters.is_empty() {
-        json.push(b',');
-        write_parameters(&parameters, json);
+        json.extend_from_slice(b",\"parameters\":");
+        let written = serde_json::to_writer(&mut *json, &values(&parameters));
+        debug_assert!(written.is_ok(), "values can be written to memory");
     }
     json.extend_from_slice(b",\"outputs\":[");
     for (index, (output, data)) in outputs.iter().zip(raw_output_contents).enumerate() {
@@ -115,11 +118,9 @@ fn field(name: &str, value: &str, json: &mut Vec<u8>) {
     string(value, json);
 }
 
-pub(super) fn write_parameters<'a>(
-    parameters: impl IntoIterator<Item = (&'a String, &'a InferParameter)>,
-    json: &mut Vec<u8>,
-) {
-    let values = parameters.into_iter().filter_map(|(key, parameter)| {
+/// Returns parameters as JSON has them, by name.
+pub(super) fn values(parameters: &HashMap<String, InferParameter>) -> serde_json::Map<String, serde_json::Value> {
+    let values = parameters.iter().filter_map(|(key, parameter)| {
         let value = match parameter.parameter_choice.as_ref()? {
             ParameterChoice::BoolParam(value) => (*value).into(),
             ParameterChoice::Int64Param(value) => (*value).into(),
@@ -129,8 +130,5 @@ pub(super) fn write_parameters<'a>(
         };
         Some((key.clone(), value))
     });
-    let values: serde_json::Map<String, serde_json::Value> = values.collect();
-    json.extend_from_slice(b"\"parameters\":");
-    let written = serde_json::to_writer(json, &values);
-    debug_assert!(written.is_ok(), "values can be written to memory");
+    values.collect()
 }

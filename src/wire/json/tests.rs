@@ -4,8 +4,13 @@ use bytes::Bytes;
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::value::RawValue;
 
-use super::{elements, fuzz::rest, prepare};
-use crate::model::DataType;
+use super::{elements, fuzz::rest, generated, prepare};
+use crate::{
+    model::DataType,
+    wire::pb::{
+        InferParameter, ModelInferResponse, infer_parameter::ParameterChoice, model_infer_response::InferOutputTensor,
+    },
+};
 
 const NUMBERS: [DataType; 10] = [
     DataType::Uint8,
@@ -50,6 +55,30 @@ fn request() -> impl Strategy<Value = String> {
         let more: String = more.iter().map(|(field, value)| format!(",\"{field}\":{value}")).collect();
         format!("{{\"inputs\":[{}]{more}}}", inputs.join(","))
     })
+}
+
+#[test]
+fn generated_fields_are_outputs_and_parameters() {
+    let output = InferOutputTensor {
+        name: "score".to_owned(),
+        datatype: "INT8".to_owned(),
+        shape: vec![1, 1],
+        ..Default::default()
+    };
+    let parameter = |choice| InferParameter { parameter_choice: Some(choice) };
+    let response = ModelInferResponse {
+        parameters: [
+            ("sequence_id".to_owned(), parameter(ParameterChoice::Int64Param(7))),
+            ("score".to_owned(), parameter(ParameterChoice::BoolParam(true))),
+        ]
+        .into(),
+        outputs: vec![output],
+        raw_output_contents: vec![Bytes::from_static(&[5])],
+        ..Default::default()
+    };
+    let json = String::from_utf8(generated(response).expect("it has JSON")).expect("JSON is UTF-8");
+    let expected = r#"{"model_name":"","model_version":"","sequence_id":7,"score":5}"#;
+    assert_eq!(json, expected, "an output comes before a parameter of its name");
 }
 
 proptest! {

@@ -73,12 +73,17 @@ impl TraceFiles {
         let bytes = objects.len();
         let room = |waiting: usize| waiting.checked_add(bytes).filter(|&waiting| waiting <= MOST_WAITING_BYTES);
         if self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_err() {
-            return self.stats.dropped(1);
+            return self.lose();
         }
         if self.orders.try_send(Order::Write { objects, log_frequency }).is_err() {
             self.waiting.fetch_sub(bytes, Ordering::Relaxed);
-            self.stats.dropped(1);
+            self.lose();
         }
+    }
+
+    /// Counts a trace that is not written.
+    pub(super) fn lose(&self) {
+        self.stats.dropped(1);
     }
 
     /// Returns once all previous traces are written or have failed, or gives up if the disk hangs.

@@ -7,6 +7,9 @@ use parking_lot::Mutex;
 use super::{context::TraceHead, settings::TraceLevel};
 use crate::{end::RequestEnd, timings::TaskRun};
 
+/// What is between objects of a trace.
+pub(super) const SEPARATOR: &[u8] = b",\n";
+
 /// Maximum number of spells per request. Further tasks are added to the last spell of the same cell, or to the last
 /// spell.
 const MOST_SPELLS: usize = 64;
@@ -69,6 +72,9 @@ const MOST_TENSORS: usize = 256;
 /// Maximum text of a request's tensors, in bytes. Tensors beyond it are recorded without their elements.
 const MOST_TENSOR_BYTES: usize = 64 << 10;
 
+/// Maximum number of traces of a client's request and its steps, and the steps of these; they take about 1 MB.
+const MOST_STEPS: usize = 1_000;
+
 /// An input or output of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracedTensor {
@@ -99,9 +105,27 @@ pub(super) struct Progress {
     pub(super) sent: Option<(Instant, Instant)>,
     pub(super) tensors: Vec<TracedTensor>,
     tensor_bytes: usize,
+    /// Whether requests that are its steps have traces of their own, which say when it was computed.
+    pub(super) has_steps: bool,
+    /// Of a client's request: the number of traces of its steps, and of their steps.
+    steps: usize,
+    /// The objects of those that have ended, each after a separator.
+    pub(super) ended_steps: Vec<u8>,
 }
 
 impl Progress {
+    /// Counts a trace of a step, if there may be another one.
+    pub(super) fn step(&mut self) -> bool {
+        self.steps += 1;
+        self.steps <= MOST_STEPS
+    }
+
+    /// Adds the objects of the trace of a step that has ended.
+    pub(super) fn step_ended(&mut self, objects: &[u8]) {
+        self.ended_steps.extend_from_slice(SEPARATOR);
+        self.ended_steps.extend_from_slice(objects);
+    }
+
     /// Records a task that ran rows of it.
     pub(super) fn ran(&mut self, task: &TaskRun) {
         if self.first.is_none_or(|first| task.started_ns < first.started_ns) {
@@ -138,6 +162,8 @@ impl Progress {
 #[derive(Debug)]
 pub(super) struct TraceRecord {
     pub(super) id: u64,
+    /// The trace of the request that it is a step of.
+    pub(super) parent_id: Option<u64>,
     pub(super) level: TraceLevel,
     /// From the settings by which it was sampled.
     pub(super) log_frequency: u32,
@@ -176,6 +202,7 @@ impl TraceRecord {
         let end = request_id.floor_char_boundary(MOST_ID_BYTES);
         Self {
             id,
+            parent_id: None,
             level,
             log_frequency,
             transport,
@@ -189,8 +216,25 @@ impl TraceRecord {
         }
     }
 
-    /// Returns when its message was read and its reply was sent.
+    /// Returns the record of a request that is a step of its request.
+    pub(super) fn step(&self, id: u64, model: &str, version: i64) -> Self {
+        Self {
+            id,
+            parent_id: Some(self.id),
+            admitted: Instant::now(),
+            model: model.to_owned(),
+            version,
+            request_id: self.request_id.clone(),
+            progress: Mutex::default(),
+            ..*self
+        }
+    }
+
+    /// Returns when its message was read and its reply was sent; nothing, of a step.
     pub(super) fn of_transport(&self, progress: &Progress) -> Vec<Milestone> {
+        if self.parent_id.is_some() {
+            return Vec::new();
+        }
         let names = match self.transport {
             Transport::Grpc => ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END", "GRPC_SEND_START", "GRPC_SEND_END"],
             Transport::Http => ["HTTP_RECV_START", "HTTP_RECV_END", "HTTP_SEND_START", "HTTP_SEND_END"],
@@ -216,8 +260,11 @@ impl TraceRecord {
         milestones
     }
 
-    /// Returns when it was computed, from its first task to its last.
+    /// Returns when it was computed, from its first task to its last; nothing, if its steps have traces that say so.
     pub(super) fn of_compute(&self, progress: &Progress) -> Vec<Milestone> {
+        if progress.has_steps {
+            return Vec::new();
+        }
         let Progress { epoch: Some(epoch), first: Some(first), last: Some(last), .. } = *progress else {
             return Vec::new();
         };

@@ -1,6 +1,12 @@
 //! A request that is traced: its record, and where the record goes when the request has ended.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
 
 use http::HeaderValue;
 
@@ -11,19 +17,45 @@ use super::{
 };
 use crate::{end::RequestEnd, timings::TaskRun};
 
-/// A traced request. Dropping the last reference ends its trace.
+/// A traced request. Dropping the last reference ends its trace; those of its steps keep it until they have ended.
 #[derive(Debug)]
 pub struct RequestTrace {
     sink: Arc<Sink>,
+    /// The next id of a trace.
+    ids: Arc<AtomicU64>,
     pub(super) record: TraceRecord,
     /// Its root span, if spans are exported.
     root: Option<RootSpan>,
+    /// The trace of the client's request, of a trace of a step.
+    whole: Option<Arc<Self>>,
 }
 
 impl RequestTrace {
-    pub(super) fn new(sink: Arc<Sink>, record: TraceRecord) -> Self {
+    pub(super) fn new(sink: Arc<Sink>, ids: Arc<AtomicU64>, record: TraceRecord) -> Self {
         let root = sink.begin(&record);
-        Self { sink, record, root }
+        Self { sink, ids, record, root, whole: None }
+    }
+
+    /// Starts the trace of a request to this version of a model, which is a step of this trace's request. `None` if
+    /// spans are exported, where steps are spans of the request itself, or if there are too many steps.
+    pub fn step(self: &Arc<Self>, model: &str, version: i64) -> Option<Arc<Self>> {
+        if self.root.is_some() {
+            return None;
+        }
+        self.record.progress.lock().has_steps = true;
+        let whole = self.whole.as_ref().unwrap_or(self);
+        if !whole.record.progress.lock().step() {
+            self.sink.lose();
+            return None;
+        }
+        let record = self.record.step(self.ids.fetch_add(1, Ordering::Relaxed), model, version);
+        Some(Arc::new(Self {
+            sink: Arc::clone(&self.sink),
+            ids: Arc::clone(&self.ids),
+            record,
+            root: None,
+            whole: Some(Arc::clone(whole)),
+        }))
     }
 
     /// Returns the value of [`TRACE_RESPONSE`](super::TRACE_RESPONSE) for the reply, if the request has a span.
@@ -97,6 +129,9 @@ impl Drop for Sending {
 
 impl Drop for RequestTrace {
     fn drop(&mut self) {
-        self.sink.take(&self.record, self.root.take());
+        match &self.whole {
+            Some(whole) => self.sink.take_step(&self.record, &whole.record),
+            None => self.sink.take(&self.record, self.root.take()),
+        }
     }
 }

@@ -52,15 +52,28 @@ impl Sink {
     /// Takes the record of a request that has ended, with its root span.
     pub(super) fn take(&self, record: &TraceRecord, root: Option<RootSpan>) {
         match self {
-            Self::Files { files, clock: (instant, ns) } => {
-                let ns_of = |at: Instant| match at.checked_duration_since(*instant) {
-                    Some(since) => ns.saturating_add(nanos(since)),
-                    None => ns.saturating_sub(nanos(instant.duration_since(at))),
-                };
-                let objects = triton::objects(record, &record.progress.lock(), ns_of);
+            Self::Files { files, clock } => {
+                let mut progress = record.progress.lock();
+                let mut objects = triton::objects(record, &progress, |at| monotonic(*clock, at));
+                objects.append(&mut progress.ended_steps);
                 files.write(objects, record.log_frequency);
             }
             Self::Spans(spans) => spans.take(record, root),
+        }
+    }
+
+    /// Takes the record of a request that has ended and is a step of a client's. Both are written together.
+    pub(super) fn take_step(&self, record: &TraceRecord, whole: &TraceRecord) {
+        if let Self::Files { clock, .. } = self {
+            let objects = triton::objects(record, &record.progress.lock(), |at| monotonic(*clock, at));
+            whole.progress.lock().step_ended(&objects);
+        }
+    }
+
+    /// Counts a trace that is not written.
+    pub(super) fn lose(&self) {
+        if let Self::Files { files, .. } = self {
+            files.lose();
         }
     }
 
@@ -70,6 +83,14 @@ impl Sink {
             Self::Files { files, .. } => files.flush(),
             Self::Spans(spans) => spans.flush(),
         }
+    }
+}
+
+/// Converts an instant to the monotonic clock, given an instant and what that clock showed then.
+fn monotonic((instant, ns): (Instant, u64), at: Instant) -> u64 {
+    match at.checked_duration_since(instant) {
+        Some(since) => ns.saturating_add(nanos(since)),
+        None => ns.saturating_sub(nanos(instant.duration_since(at))),
     }
 }
 

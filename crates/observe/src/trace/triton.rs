@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::record::{Milestone, Progress, TraceRecord};
+use super::record::{Milestone, Progress, SEPARATOR, TraceRecord};
 
 /// Identifies the request of a trace.
 #[derive(Serialize)]
@@ -14,6 +14,8 @@ struct Name<'a> {
     model_version: i64,
     #[serde(skip_serializing_if = "str::is_empty")]
     request_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent_id: Option<u64>,
 }
 
 /// A point in its life.
@@ -50,8 +52,8 @@ struct Tensor<'a> {
 pub(super) fn objects(trace: &TraceRecord, progress: &Progress, ns_of: impl Fn(Instant) -> u64) -> Vec<u8> {
     let mut text = Vec::with_capacity(1024);
     let id = trace.id;
-    let (model_name, request_id) = (&*trace.model, &*trace.request_id);
-    write(&mut text, &Name { id, model_name, model_version: trace.version, request_id });
+    let (model_name, request_id, parent_id) = (&*trace.model, &*trace.request_id, trace.parent_id);
+    write(&mut text, &Name { id, model_name, model_version: trace.version, request_id, parent_id });
     if trace.level.timestamps {
         let milestones = [trace.of_transport(progress), trace.of_request(progress), trace.of_compute(progress)];
         for (name, instant) in milestones.into_iter().flatten().collect::<Vec<Milestone>>() {
@@ -70,7 +72,7 @@ pub(super) fn objects(trace: &TraceRecord, progress: &Progress, ns_of: impl Fn(I
 
 fn write(text: &mut Vec<u8>, object: &impl Serialize) {
     if !text.is_empty() {
-        text.extend_from_slice(b",\n");
+        text.extend_from_slice(SEPARATOR);
     }
     // Writing numbers and strings to memory cannot fail.
     let _ = serde_json::to_writer(text, object);

@@ -81,9 +81,14 @@ impl Flight {
     ) {
         let PartRequest { step, part, servable, binding, request } = part;
         let (pipeline, demand) = (Arc::clone(pipeline), Arc::clone(demand));
+        let trace = request.trace.clone();
         let response = servable.submit(request);
         let answer = async move {
-            let result = response.await.map(|response| chosen(&pipeline, &demand, step, &binding, response));
+            let response = response.await;
+            if let Some(trace) = trace {
+                trace.responded();
+            }
+            let result = response.map(|response| chosen(&pipeline, &demand, step, &binding, response));
             Answer { step, part, result: result.map_err(|error| located(&pipeline, step, error)) }
         };
         self.add(answer, place);

@@ -24,6 +24,7 @@ use paternoster_model::{Dims, InSequence, TensorSpec};
 use paternoster_observe::{
     Charge, ObservedSteps, RequestEnd,
     budget::{Exhausted, Reservation},
+    trace::RequestTrace,
 };
 use smallvec::{SmallVec, smallvec};
 use tokio::{sync::mpsc, task::consume_budget};
@@ -35,9 +36,10 @@ use self::{
 };
 use super::{
     Pipeline, Runs, Servable, Value, ValueFault,
-    binding::{Binding, TensorKind},
+    binding::Binding,
     demand::Demand,
-    graph::{MAX_DEPTH, TensorIx},
+    graph::{MAX_DEPTH, TensorIx, too_deep},
+    shape::{leave, with_rank},
     value::join,
 };
 
@@ -160,9 +162,8 @@ impl Run {
             }
         };
         let only = only.map(|tensor| {
-            let TensorKind { datatype, dims } = &pipeline.kinds[tensor];
-            let dims = dims.get(1..).unwrap_or_default();
-            (TensorSpec::new(&pipeline.graph.tensors[tensor], *datatype, dims), tensor)
+            let kind = &pipeline.kinds[tensor];
+            (TensorSpec::new(&pipeline.graph.tensors[tensor], kind.datatype, kind.row_dims()), tensor)
         });
         let streams = Vec::new();
         let run = Self {
@@ -269,7 +270,7 @@ impl Run {
         // Models may be reloaded as pipelines after this one was checked.
         let unavailable = |text: String| located(&self.pipeline, step, InferError::Unavailable(text));
         if self.observed.depth() >= MAX_DEPTH {
-            return Err(unavailable(format!("pipelines are nested more than {MAX_DEPTH} deep")));
+            return Err(unavailable(too_deep(self.pipeline.graph.noun)));
         }
         self.charge.start_step().map_err(|too_many| unavailable(too_many.to_string()))?;
         let (pipeline, started) = (Arc::clone(&self.pipeline), Instant::now());
@@ -311,6 +312,7 @@ impl Run {
         running.expect(requests.len());
         let part = |(part, request)| {
             let (servable, binding) = (servable.clone(), Arc::clone(&running.binding));
+            let request = InferRequest { trace: self.step_trace(&binding), ..request };
             PartRequest { step, part, servable, binding, request }
         };
         flight.waiting.extend(requests.into_iter().enumerate().map(part));
@@ -349,6 +351,12 @@ impl Run {
     /// Reserves room for what a step is given or gives.
     fn grow(&self, step: usize, room: &mut Reservation, bytes: usize) -> Result<(), InferError> {
         room.grow_now(bytes).map_err(|full| located(&self.pipeline, step, InferError::NoRoom(full)))
+    }
+
+    /// Starts the trace of a request of a step, if this one's is traced, and clients know the step's model by its name.
+    fn step_trace(&self, binding: &Binding) -> Option<Arc<RequestTrace>> {
+        let spec = &binding.spec;
+        if self.pipeline.shares_stats { None } else { self.observed.step_trace(&spec.name, spec.version) }
     }
 
     fn fault(&self, step: usize, tensor: TensorIx, fault: ValueFault) -> InferError {
@@ -440,9 +448,14 @@ impl Run {
             let text = "a decoupled step takes requests of one batch whose rows do not differ".to_owned();
             return Err(located(&pipeline, step, InferError::Invalid(text)));
         };
+        let trace = self.step_trace(&binding);
+        let request = InferRequest { trace: trace.clone(), ..request };
         self.streams.push(OpenStream::new(servable.submit_stream(request, &backlog)));
         while let Some(response) = self.next_response().await {
             let response = response.map_err(|error| located(&pipeline, step, error))?;
+            if let Some(trace) = &trace {
+                trace.responded();
+            }
             let outputs = chosen(&pipeline, &self.demand, step, &binding, response);
             let mut room = self.charge.bytes();
             self.grow(step, &mut room, outputs.iter().flatten().map(Value::bytes).sum())?;
@@ -475,15 +488,15 @@ impl Run {
                 outputs.push(OutputTensor { shape: Dims::new(), data: Bytes::new() });
                 continue;
             }
-            let rows = if pipeline.spec.has_batch_axis() { self.rows } else { 1 };
-            let joined = match state.value(tensor).map(|given| &given.value) {
+            let batched = pipeline.spec.has_batch_axis();
+            let of_steps = TensorSpec::new(&spec.name, spec.datatype, spec.graph_dims());
+            let whole = match state.value(tensor).map(|given| &given.value) {
                 Some(Value::Joint(tensor)) => Ok(tensor.clone()),
-                Some(Value::Rows(rows)) => join(rows.clone(), spec, &mut self.room).await,
-                None => join(vec![None; rows], spec, &mut self.room).await,
+                Some(Value::Rows(rows)) => join(rows.clone(), &of_steps, &mut self.room).await,
+                None => join(vec![None; if batched { self.rows } else { 1 }], &of_steps, &mut self.room).await,
             };
-            let InputTensor { shape, data } =
-                joined.map_err(|fault| invalid(&format!("output '{}'", spec.name), fault))?;
-            outputs.push(OutputTensor { shape, data });
+            let output = whole.and_then(|whole| leave(whole, spec, batched));
+            outputs.push(output.map_err(|fault| invalid(&format!("output '{}'", spec.name), fault))?);
         }
         let response = Response { outputs };
         self.observed.responded(matches!(self.sink, Sink::Many(..)));
@@ -506,8 +519,13 @@ impl Run {
 /// Returns the inputs of a step; `None` if one that its model requires is absent.
 fn inputs(binding: &Binding, state: &State) -> Option<Vec<Option<TensorValue>>> {
     let bound = binding.inputs.iter().zip(&binding.spec.inputs);
+    let batch = usize::from(binding.spec.has_batch_axis());
     let inputs = bound.map(|(tensor, wanted)| match tensor.and_then(|tensor| state.value(tensor).cloned()) {
         None if !wanted.optional => None,
+        Some(TensorValue { value: Value::Joint(tensor), rooms }) => {
+            let value = Value::Joint(with_rank(tensor, batch + wanted.dims.len()));
+            Some(Some(TensorValue { value, rooms }))
+        }
         value => Some(value),
     });
     inputs.collect()
@@ -553,6 +571,7 @@ fn located(pipeline: &Pipeline, step: usize, error: InferError) -> InferError {
     if pipeline.shares_stats || !is_of_step {
         return error;
     }
-    let place = format!("in pipeline '{}', step {step} ({})", pipeline.spec.name, pipeline.graph.steps[step].runs);
+    let (noun, name) = (pipeline.graph.noun, &pipeline.spec.name);
+    let place = format!("in {noun} '{name}', step {step} ({})", pipeline.graph.steps[step].runs);
     InferError::InStep { place, error: Box::new(error) }
 }

@@ -7,7 +7,7 @@ use paternoster_model::DataType;
 use paternoster_observe::budget::Reservation;
 use smallvec::SmallVec;
 
-use crate::{Pipeline, Value, ValueFault, demand::Demand, graph::TensorIx};
+use crate::{Pipeline, Value, ValueFault, demand::Demand, graph::TensorIx, shape::enter};
 
 /// A tensor's value, with the reservations of its bytes; none for what came with the request.
 #[derive(Clone, Debug)]
@@ -57,7 +57,8 @@ impl State {
         let count = inputs.len();
         for (tensor, input) in inputs.into_iter().enumerate() {
             if let Some(input) = input {
-                state.keep(tensor, 0, TensorValue { value: Value::Joint(input), rooms: SmallVec::new() });
+                let value = Value::Joint(enter(input, &pipeline.spec, tensor));
+                state.keep(tensor, 0, TensorValue { value, rooms: SmallVec::new() });
             }
         }
         (0..count).for_each(|tensor| state.completed(pipeline, demand, tensor));

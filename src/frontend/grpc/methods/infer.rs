@@ -18,7 +18,7 @@ use crate::{
     },
     observe::trace::{RequestTrace, TraceHead, Transport},
     repository::{Caller, ModelVersion},
-    wire::{Decoded, Kind, ReplyPlan, RequestError, decode, encode, pb},
+    wire::{Decoded, Kind, ReplyPlan, RequestError, encode, pb},
 };
 
 /// An encoded reply, and its request's trace if it is traced.
@@ -70,7 +70,7 @@ fn admit(services: &Services, version: &ModelVersion, request: pb::ModelInferReq
     if version.spec().decoupled {
         return Err(decoupled(&version.spec().name));
     }
-    decode::decode_for(request, version.spec(), &services.shared_memory, version.servable().card_ports())
+    services.decode(version, request)
 }
 
 fn decoupled(model: &str) -> RequestError {

@@ -38,7 +38,7 @@ use crate::{
     observe::trace::{Parent, RequestTrace, Transport},
     pipeline::PendingResponse,
     repository::{Caller, ModelVersion},
-    wire::{Kind, ReplyPlan, RequestError, decode, pb, stream},
+    wire::{Kind, ReplyPlan, RequestError, stream},
 };
 
 /// Limits on the requests of one stream that are read but not yet answered.
@@ -215,7 +215,14 @@ impl InferStream {
                     let bytes = message.bytes.len();
                     let received = Received::now(self.services.tracer.head_of(self.parent));
                     let read = Read { bytes, received, span: span::open(Transport::Grpc), client: self.place.take() };
-                    match take_in(&self.services, self.reader.workers(), message, &self.caller, admit, &read.span) {
+                    match take_in(
+                        &self.services,
+                        self.reader.workers(),
+                        message,
+                        &self.caller,
+                        Services::decode,
+                        &read.span,
+                    ) {
                         Intake::Done(outcome) => self.start(outcome?, read),
                         Intake::Apart(outcome) => self.decoding = Some((outcome, read)),
                     }
@@ -403,12 +410,4 @@ impl Stream for InferStream {
         }
         Poll::Ready(frame.transpose())
     }
-}
-
-fn admit(
-    services: &Services,
-    version: &ModelVersion,
-    request: pb::ModelInferRequest,
-) -> Result<decode::Decoded, RequestError> {
-    decode::decode_for(request, version.spec(), &services.shared_memory, version.servable().card_ports())
 }

@@ -5,10 +5,7 @@ use std::{borrow::Cow, sync::Arc};
 use serde::{Serialize, Serializer};
 
 use super::rows::Row;
-use crate::{
-    model::{TensorSpec, text},
-    repository::ModelVersion,
-};
+use crate::{model::text, repository::ModelVersion};
 
 /// Memory for each class of a row, while its scores are written.
 pub(super) const SORTED_BYTES: usize = 2 * size_of::<(f32, u32)>();
@@ -64,9 +61,9 @@ pub(super) struct Predictions {
 
 impl Serialize for Predictions {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let is_of_classes = |output: &&TensorSpec| output.name == text::LOGITS;
-        let labels = self.version.spec().outputs.iter().find(is_of_classes).map_or(&[][..], |output| &output.labels);
-        let of_row = |row| Classes { values: Row::values(row), form: self.form, labels };
+        let output = self.version.spec().output_index(text::LOGITS);
+        let labels = output.map(|output| self.version.servable().labels(output)).unwrap_or_default();
+        let of_row = |row| Classes { values: Row::values(row), form: self.form, labels: &labels };
         match &self.rows[..] {
             [only] if self.is_one => of_row(only).serialize(serializer),
             rows => serializer.collect_seq(rows.iter().map(of_row)),

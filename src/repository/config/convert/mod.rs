@@ -77,7 +77,7 @@ pub fn spec(
             inputs.push(spec);
         } else {
             spec.computed = computed_axes(own, &spec);
-            spec.labels = labels.get(name).cloned().unwrap_or_default();
+            spec.labels = labels.get(name).map_or_else(Default::default, |labels| labels.as_slice().into());
             outputs.push(spec);
         }
     }

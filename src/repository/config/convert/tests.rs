@@ -173,5 +173,5 @@ fn labels_reshape_and_decoupling_reach_the_specification() {
     let (spec, ..) = model(&config, 1, &labels, &origin).unwrap();
     assert_eq!(spec.inputs[0].reshape.as_deref(), Some([].as_slice()));
     assert!(spec.inputs[0].optional && spec.decoupled);
-    assert_eq!(spec.outputs[0].labels, ["cat", "dog"]);
+    assert_eq!(*spec.outputs[0].labels, ["cat", "dog"]);
 }

@@ -65,7 +65,7 @@ pub struct Tracer {
     /// `None` if traces have no destination.
     sink: Option<Arc<Sink>>,
     stats: Arc<TraceStats>,
-    ids: AtomicU64,
+    ids: Arc<AtomicU64>,
 }
 
 /// All settings in force.
@@ -150,7 +150,7 @@ impl Tracer {
             changing: Mutex::new(()),
             sink,
             stats,
-            ids: AtomicU64::new(1),
+            ids: Arc::new(AtomicU64::new(1)),
         })
     }
 
@@ -272,7 +272,8 @@ impl Tracer {
         self.stats.sampled();
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
         let TraceSettings { level, log_frequency, .. } = sampler.settings;
-        Some(Arc::new(RequestTrace::new(Arc::clone(sink), TraceRecord::new(id, (level, log_frequency), request))))
+        let record = TraceRecord::new(id, (level, log_frequency), request);
+        Some(Arc::new(RequestTrace::new(Arc::clone(sink), Arc::clone(&self.ids), record)))
     }
 
     /// Returns once all previous traces are delivered or lost.

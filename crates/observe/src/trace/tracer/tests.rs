@@ -179,6 +179,76 @@ fn a_trace_says_when_its_request_was_where() {
     assert!(stamps["GRPC_SEND_START"] <= stamps["GRPC_SEND_END"]);
 }
 
+/// Of a trace's objects: the one that names its request, and the names of its timestamps.
+fn trace_of(objects: &[Value], id: u64) -> (&Value, Vec<&str>) {
+    let of_trace: Vec<&Value> = objects.iter().filter(|object| object["id"] == id).collect();
+    let (named, stamps) = of_trace.split_first().expect("a trace");
+    (named, stamps.iter().filter_map(|object| object["timestamps"][0]["name"].as_str()).collect())
+}
+
+#[test]
+fn the_steps_of_a_request_have_traces_that_are_written_with_its_own() {
+    let folder = TempDir::new().expect("a folder");
+    let tracer = to_file(&folder, settings(1, None, 1));
+    let whole = ask(&tracer, "ensemble").expect("it is traced");
+    let outer = whole.step("outer", 2).expect("steps have traces in files");
+    let inner = outer.step("inner", 7).expect("and theirs too");
+    let timings = ExecutionTimings { compute_input_ns: 1, compute_infer_ns: 7, compute_output_ns: 2 };
+    for trace in [&whole, &outer, &inner] {
+        trace.submitted(trace.record.admitted, Parts::Whole);
+        trace.ran(&TaskRun { cell: 0, started_ns: 20, ended_ns: 30, timings, batch_rows: 1 });
+        trace.responded();
+        trace.ended(10, 40, RequestEnd::Completed);
+    }
+    drop(whole.sending());
+    drop(whole);
+    drop(outer);
+    tracer.flush();
+    assert!(!folder.path().join("trace.json.0").exists(), "a step has not ended");
+    drop(inner);
+    drop(ask(&tracer, "next"));
+    tracer.flush();
+
+    let objects = list(&folder.path().join("trace.json.0"));
+    let names = |name: &str, version: i64, parent: Option<u64>, id: u64| {
+        let mut named = serde_json::json!({
+            "id": id, "model_name": name, "model_version": version, "request_id": "one \"quoted\"",
+        });
+        if let Some(parent) = parent {
+            named["parent_id"] = parent.into();
+        }
+        named
+    };
+    let of_request = ["REQUEST_START", "QUEUE_START", "INFER_RESPONSE_COMPLETE", "REQUEST_END"];
+    let of_compute = ["COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END"];
+    let of_transport = ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END", "GRPC_SEND_START", "GRPC_SEND_END"];
+    let (named, stamps) = trace_of(&objects, 1);
+    assert_eq!((named, stamps), (&names("ensemble", 3, None, 1), [of_transport, of_request].concat()));
+    let (named, stamps) = trace_of(&objects, 2);
+    assert_eq!((named, stamps), (&names("outer", 2, Some(1), 2), of_request.to_vec()), "its step was computed");
+    let (named, stamps) = trace_of(&objects, 3);
+    assert_eq!((named, stamps), (&names("inner", 7, Some(2), 3), [of_request, of_compute].concat()));
+    assert_eq!(ids(&folder.path().join("trace.json.1")), [4], "one request counts once");
+    assert_eq!(tracer.stats().sampled_requests(), 2);
+}
+
+#[test]
+fn a_request_keeps_a_bounded_number_of_traces_of_its_steps() {
+    let folder = TempDir::new().expect("a folder");
+    let tracer = to_file(&folder, settings(1, None, 0));
+    let whole = ask(&tracer, "ensemble").expect("it is traced");
+    let steps = 2_000;
+    for _ in 0..steps / 2 {
+        drop(whole.step("step", 1).map(|step| step.step("step", 1)));
+    }
+    drop(whole);
+    tracer.flush();
+    let file = folder.path().join("trace.json");
+    let written = list(&file).iter().filter(|object| object["model_name"] == "step").count() as u64;
+    // A step that has no trace gives its own steps none.
+    assert_eq!((written, tracer.stats().dropped_traces()), (1_000, 500));
+}
+
 #[test]
 fn a_long_chain_of_one_cell_is_one_spell_and_many_short_ones_are_bounded() {
     let folder = TempDir::new().expect("a folder");

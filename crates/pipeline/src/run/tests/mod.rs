@@ -5,6 +5,7 @@ mod cached;
 mod derived;
 mod rejected;
 mod reloaded;
+mod shapes;
 
 use std::{sync::mpsc, thread};
 

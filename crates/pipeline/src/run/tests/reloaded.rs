@@ -21,7 +21,7 @@ async fn a_model_that_became_decoupled_does_not_fit_a_pipeline_that_is_not() {
     let models = two_models(&pool, Knobs::default(), Echo(None));
     let pipeline = chain("chain", &["first", "second"], &models);
     reload(&models, &pool, ModelSpec { decoupled: true, ..spec("second", "x", "y") });
-    let why = "it does not fit any more: it is decoupled, and the pipeline was loaded when it was not";
+    let why = "it does not fit any more: it is decoupled, and it was not before";
     assert_eq!(pipeline.fault(), Some(format!("step 1: model 'second': {why}")));
     let refused = pipeline.submit(request(None)).await.expect_err("the second step has any number of responses");
     assert_eq!(refused.cause(), &InferError::Unavailable(why.to_owned()));
