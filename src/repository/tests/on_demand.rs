@@ -42,11 +42,11 @@ async fn start(directory: &Directory, change: impl FnOnce(&mut Options)) -> (Arc
     .await
 }
 
-/// Starts with a budget for this many models, and loads that wait for at most two seconds.
+/// Starts with a budget for this many models.
 async fn start_within(directory: &Directory, models: usize) -> (Arc<Repository>, Arc<FakeLoader>) {
     let residency = ResidencyOptions {
         memory_budget: Some(models * ONE_MODEL),
-        load_timeout: Duration::from_secs(2),
+        load_timeout: Duration::from_secs(60),
         ..ResidencyOptions::default()
     };
     start(directory, |options| options.residency = residency).await
@@ -721,7 +721,7 @@ async fn a_pipeline_is_loaded_with_its_models_and_they_leave_together() {
 
     let residency = ResidencyOptions {
         memory_budget: Some(2 * ONE_MODEL + ONE_PIPELINE),
-        load_timeout: Duration::from_secs(2),
+        load_timeout: Duration::from_secs(5),
         ..ResidencyOptions::default()
     };
     let (repository, _) = start(&directory, |options| options.residency = residency).await;
