@@ -26,6 +26,8 @@ const NO_TOKEN: i64 = -1;
 pub(super) const GENERATION: &str = "generation_config.json";
 /// What Hugging Face describes a model in.
 pub(super) const DESCRIPTION: &str = "config.json";
+/// What sentence-transformers describes the steps of a model in.
+const MODULES: &str = "modules.json";
 /// Largest of these files, in bytes.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 /// The number of positions, by the names that architectures give it.
@@ -39,11 +41,21 @@ pub(super) fn is_described(directory: &Path) -> bool {
     directory.join(GENERATION).is_file() || architectures().is_some_and(|names| names.iter().any(generates))
 }
 
+/// Returns whether sentence-transformers describes how the states of tokens become a vector.
+fn pools(directory: &Path) -> bool {
+    let is_pooling = |module: &Value| {
+        let kind = module.get("type").and_then(Value::as_str);
+        kind.is_some_and(|kind| kind.rsplit('.').next() == Some("Pooling"))
+    };
+    let modules = read(directory, MODULES);
+    modules.is_ok_and(|modules| modules.as_array().is_some_and(|modules| modules.iter().any(is_pooling)))
+}
+
 /// Returns whether a program is a decoder, and the files in the model's directory say that it generates tokens. Vectors
-/// of texts are made by graphs of the same architectures.
+/// of texts are made by graphs of the same architectures, with the same files.
 pub(super) fn generates(directory: &Path, program: &Path) -> bool {
     let is_decoder = || Signature::read(program).is_ok_and(|read| decoder::tokens_of(&read.inputs).is_some());
-    is_described(directory) && is_decoder()
+    is_described(directory) && !pools(directory) && is_decoder()
 }
 
 /// Returns how a decoder generates tokens; `None` if it does not. Files in its directory are read only for what the

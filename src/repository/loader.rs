@@ -122,6 +122,8 @@ pub struct LoadRequest {
     pub external: ExternalFiles,
     /// Libraries of custom operators, which ONNX Runtime loads.
     pub operators: Arc<[PathBuf]>,
+    /// Whether the inputs of the program are what a tokenizer gives.
+    pub takes_texts: bool,
     /// Requests to run before the version is ready.
     pub warmup: Vec<WarmupSample>,
     /// The devices that the version runs on.
@@ -176,13 +178,14 @@ impl fmt::Debug for HeldProgram {
 impl LoadRequest {
     /// Returns the program of a model that is not made of cells.
     pub(super) fn whole_program(&self) -> CellProgram {
-        let Self { program, override_bytes, external, operators, precision, .. } = self;
+        let Self { program, override_bytes, external, operators, precision, takes_texts, .. } = self;
         let engine = match self.engine {
             EngineKind::Onnx(engine) => engine,
             EngineKind::Repeat => OnnxEngine::default(),
         };
         let (bytes, external, operators) = (override_bytes.clone(), external.clone(), operators.clone());
-        CellProgram { file: program.clone(), bytes, external, operators, engine, precision: *precision }
+        let (precision, takes_texts) = (*precision, *takes_texts);
+        CellProgram { file: program.clone(), bytes, external, operators, engine, precision, takes_texts }
     }
 
     /// Whether the only cell is the program of a model that is not made of cells: one whose requests are in sequences.
@@ -217,6 +220,8 @@ pub struct CellProgram {
     pub engine: OnnxEngine,
     /// Number format that the engine computes in, where it has a choice.
     pub precision: Precision,
+    /// Whether its inputs are what a tokenizer gives: what else a decoder takes is computed in the graph.
+    pub takes_texts: bool,
 }
 
 impl CellProgram {

@@ -14,7 +14,7 @@ use crate::{
     budget::Reservation,
     engine::{EngineError, Engines, OnnxEngine, Program, ProgramPort, onnxruntime::OnnxProgram},
     observe::{instructions, machine},
-    onnx::{ExternalFiles, Port, SealedModel, Signature},
+    onnx::{ExternalFiles, Port, SealedModel, Signature, decoder},
     profile::hexadecimal,
 };
 
@@ -94,7 +94,12 @@ impl<'a> Opener<'a> {
         {
             entry.keep(took);
         }
-        Ok(if program.bytes.is_none() { model.with_file(&program.file) } else { model })
+        let model = if program.bytes.is_none() { model.with_file(&program.file) } else { model };
+        if !program.takes_texts {
+            return Ok(model);
+        }
+        let refused = |reason| format!("cannot load '{}': {reason}", program.file.display());
+        decoder::of_states(model).map_err(refused)
     }
 
     /// Compiles a program's model, or one stage of it, by the program's engine.

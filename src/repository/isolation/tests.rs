@@ -34,6 +34,7 @@ fn opened_by(trying: &mut Trying<'_>, script: &str, time: Duration) -> Result<Me
         operators: Arc::default(),
         engine: OnnxEngine::OnnxRuntime,
         precision: Precision::Ieee,
+        takes_texts: false,
     };
     // Larger than a pipe's buffer, so that a child that stops reading blocks the writer.
     let graph = vec![0; 1 << 20];
@@ -87,6 +88,7 @@ fn uploaded_models_are_tried_and_others_where_all_are() {
         operators: Arc::default(),
         engine: OnnxEngine::OnnxRuntime,
         precision: Precision::Ieee,
+        takes_texts: false,
     };
     let covers = |scope, bytes| {
         let time = LONG;

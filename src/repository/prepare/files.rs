@@ -55,9 +55,9 @@ impl Plan {
         (engine, precision): (OnnxEngine, Precision),
     ) -> Result<CellProgram, String> {
         let file = self.program(version, filename);
-        let operators = self.operators(engine)?;
+        let (operators, takes_texts) = (self.operators(engine)?, self.text.is_some());
         if let Some((bytes, external)) = self.overrides.program(version, filename)? {
-            return Ok(CellProgram { file, bytes: Some(bytes), external, operators, engine, precision });
+            return Ok(CellProgram { file, bytes: Some(bytes), external, operators, engine, precision, takes_texts });
         }
         if !file.is_file() {
             return Err(format!("no program {}", file.display()));
@@ -65,7 +65,7 @@ impl Plan {
         let within = self.version_directory(version);
         let directory = file.parent().unwrap_or(&within).to_owned();
         let external = ExternalFiles::Beside { directory, within };
-        Ok(CellProgram { file, bytes: None, external, operators, engine, precision })
+        Ok(CellProgram { file, bytes: None, external, operators, engine, precision, takes_texts })
     }
 
     /// Returns the libraries of custom operators, which must be in the model's directory.

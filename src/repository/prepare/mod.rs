@@ -36,7 +36,7 @@ use super::{
 use crate::{
     engine::OnnxEngine,
     model::ModelSpec,
-    onnx::{ExternalFiles, recurrent::runs_over_batch},
+    onnx::{ExternalFiles, decoder, recurrent::runs_over_batch},
     pipeline::{Pipeline, PipelineFault, PipelineOptions},
 };
 
@@ -327,12 +327,16 @@ impl Plan {
         let whole = if repeat || has_cells {
             let file = if has_cells { self.version_directory(version) } else { self.program(version, filename) };
             let (external, operators) = (ExternalFiles::None, Arc::default());
-            CellProgram { file, bytes: None, external, operators, engine, precision }
+            CellProgram { file, bytes: None, external, operators, engine, precision, takes_texts: false }
         } else {
             self.existing_program(version, filename, (engine, precision))?
         };
         let mut signature =
             if repeat || has_cells { None } else { Some(loader.signature(&whole.file, whole.bytes.as_ref())?) };
+        if let Some(signature) = signature.as_mut().filter(|_| whole.takes_texts) {
+            let refused = |reason| format!("cannot load '{}': {reason}", whole.file.display());
+            decoder::complete_signature(signature).map_err(refused)?;
+        }
         if let Some(decoder) = signature.take_if(|_| settings.own.generate.is_some()) {
             generate::complete(&mut settings, &decoder, &self.origin).map_err(|fault| fault.to_string())?;
         }
@@ -390,7 +394,7 @@ impl Plan {
         let placement = placement::placement(config);
         let lengths = PreparedLengths::of(&own.instance.lengths, &spec.symbols);
         let config = Arc::new(settings.shown());
-        let CellProgram { file: program, bytes: override_bytes, external, operators, .. } = whole;
+        let CellProgram { file: program, bytes: override_bytes, external, operators, takes_texts, .. } = whole;
         let engine = if repeat { EngineKind::Repeat } else { EngineKind::Onnx(engine) };
         Ok(LoadRequest {
             spec,
@@ -407,6 +411,7 @@ impl Plan {
             override_bytes,
             external,
             operators,
+            takes_texts,
             warmup,
             placement,
             lengths,

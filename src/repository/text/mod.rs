@@ -408,8 +408,8 @@ fn ports_of(inner: &ModelSpec) -> Result<Vec<Port>, String> {
             None => {
                 let name = &spec.name;
                 return Err(format!(
-                    "the program's input '{name}' is none that a tokenizer gives; expected input_ids, attention_mask \
-                     and token_type_ids"
+                    "the program's input '{name}' is none that a tokenizer gives; expected input_ids, attention_mask, \
+                     token_type_ids, position_ids and past_key_values.*, each of a decoder's shape"
                 ));
             }
         }

@@ -12,6 +12,7 @@
 //! `transformers` does with prompts of different lengths. A graph that would count padding is refused.
 
 mod program;
+mod states;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +21,7 @@ use std::collections::HashSet;
 use paternoster_model::DataType;
 
 use self::program::Opener;
+pub use self::states::{complete_signature, of_states};
 use super::{
     Model, Port, PortDim, SealedModel,
     cut::stage::frame,
@@ -63,8 +65,16 @@ pub struct Decoder {
 
 /// Returns whether a graph with these inputs is a decoder with past keys and values, and the datatype of its tokens.
 pub fn tokens_of(inputs: &[Port]) -> Option<DataType> {
-    let has_past = inputs.iter().any(|input| input.name.starts_with(PAST));
+    let has_past = inputs.iter().any(is_past);
     inputs.iter().find(|input| has_past && input.name == TOKENS)?.datatype
+}
+
+fn is_past(input: &Port) -> bool {
+    input.name.starts_with(PAST)
+}
+
+fn is_integer(datatype: &DataType) -> bool {
+    matches!(datatype, DataType::Int32 | DataType::Int64)
 }
 
 /// Opens a decoder. A token of `ends` is the last of its request.
@@ -168,7 +178,7 @@ impl Signature {
                 (name, Some(axes @ 0..=1)) if SCORED.contains(&name) => {
                     scored = Some((name.to_owned(), datatype, axes));
                 }
-                (name, _) if name.starts_with(PAST) => {
+                _ if is_past(&input) => {
                     let state = State::of(&input)?;
                     let present = state.present();
                     output(&present).ok_or_else(|| refused(format!("'{name}' has no output '{present}'")))?;
@@ -182,7 +192,6 @@ impl Signature {
                 }
             }
         }
-        let is_integer = |datatype: &DataType| matches!(datatype, DataType::Int32 | DataType::Int64);
         let tokens = tokens.filter(is_integer);
         let tokens = tokens.ok_or_else(|| refused(format!("it has no input '{TOKENS}' of INT32 or INT64")))?;
         // Nothing else tells padding apart.

@@ -307,12 +307,12 @@ impl Writer<'_, '_> {
     }
 }
 
-fn to(datatype: DataType) -> pb::AttributeProto {
+pub(super) fn to(datatype: DataType) -> pb::AttributeProto {
     int("to", i64::from(i32::from(elem_of(datatype))))
 }
 
 /// The attribute `value` of `ConstantOfShape` for zeros.
-fn zero(datatype: DataType) -> pb::AttributeProto {
+pub(super) fn zero(datatype: DataType) -> pb::AttributeProto {
     let zero = pb::TensorProto { dims: vec![1], ..scalar("", datatype, 0) };
     pb::AttributeProto {
         name: Some("value".to_owned()),
@@ -323,7 +323,7 @@ fn zero(datatype: DataType) -> pb::AttributeProto {
 }
 
 /// A scalar of integers, or zero of any datatype of fixed size.
-fn scalar(name: &str, datatype: DataType, value: i64) -> pb::TensorProto {
+pub(super) fn scalar(name: &str, datatype: DataType, value: i64) -> pb::TensorProto {
     let bytes = value.to_le_bytes();
     let len = datatype.size_bytes().unwrap_or(bytes.len()).min(bytes.len());
     pb::TensorProto {
