@@ -15,6 +15,7 @@ import tritonclient.grpc as triton  # noqa: E402
 from attacking import MB, PATIENCE_S, memory_of  # noqa: E402
 from clients import metric, tensor  # noqa: E402
 from pictures import PASSES, encoded, picture, png  # noqa: E402
+from repository_on_disk import write_pipeline  # noqa: E402
 from tritonclient.utils import InferenceServerException  # noqa: E402
 
 LASTS_S = 20
@@ -35,7 +36,7 @@ def asking(server, images, over, taken, codes, timeout_s, pause_s=0):
         while not over.is_set():
             began = time.monotonic()
             try:
-                client.infer("photos", sent, client_timeout=timeout_s)
+                client.infer("pixels", sent, client_timeout=timeout_s)
                 codes["answered"] += 1
             except InferenceServerException as refusal:
                 codes[refusal.status().removeprefix("StatusCode.")] += 1
@@ -71,14 +72,17 @@ def suffered(taken, codes):
 
 def slow_images(given):
     """Images that take long to decode, of three sizes, and requests of many usual ones, next to a client with small
-    images."""
+    images. No model runs."""
     attacks = (
         ("4 clients, 260 kB, 33 Mi pixels", [slow_image(5780)], 4),
         ("8 clients, 30 kB, 4 Mi pixels", [slow_image(2000)], 8),
         ("32 clients, 3 kB, 0.4 Mi pixels", [slow_image(600)], 32),
         ("8 clients, 64 photos a request", [encoded(picture(480, 640), "JPEG")] * 64, 8),
     )
-    repository = given.made("photos", "--only", "photos,glance")
+    keys = "dtype: UINT8, resize: { shortest_edge: 256 }, crop: { height: 224, width: 224 }"
+    step = f"image: {{ {keys}, inputs: {{ IMAGE: IMAGE }}, outputs: {{ pixels: pixels }} }}"
+    inputs, outputs = {"IMAGE": ("BYTES", [1])}, {"pixels": ("UINT8", [3, 224, 224])}
+    repository = write_pipeline(given.empty(), "pixels", inputs, outputs, [step], max_batch_size=64).parent
     for what, images, count in attacks:
         with given.serve(repository) as server, memory_of(server) as grown:
             # What the first requests make is there before times are taken.

@@ -221,7 +221,7 @@ def test_a_model_that_is_reloaded_with_another_signature_is_refused_until_it_fit
     np.testing.assert_array_equal(infer(client, "diamond", rows(1)), rows(1) * 7)
 
 
-def test_the_trace_of_a_request_has_its_steps(program, tmp_path):
+def test_each_step_of_a_request_has_its_trace(program, tmp_path):
     repository, file = tmp_path / "repository", tmp_path / "trace.json"
     repository.mkdir()
     models(repository)
@@ -230,10 +230,17 @@ def test_the_trace_of_a_request_has_its_steps(program, tmp_path):
         with triton.InferenceServerClient(server.grpc) as client:
             infer(client, "diamond", rows(1))
     objects = json.loads(file.read_text())
-    named = [entry for entry in objects if "model_name" in entry]
-    assert [entry["model_name"] for entry in named] == ["diamond"], "one trace, of the request"
-    times = {stamp["name"]: stamp["ns"] for entry in objects for stamp in entry.get("timestamps", [])}
-    assert times["REQUEST_START"] <= times["COMPUTE_START"] < times["COMPUTE_END"] <= times["REQUEST_END"]
+    traces = {entry["model_name"]: entry for entry in objects if "model_name" in entry}
+    parents = {name: entry.get("parent_id") for name, entry in traces.items()}
+    assert parents == {"diamond": None, "double": 1, "triple": 1, "add": 1}
+    times = {
+        name: {one["timestamps"][0]["name"]: one["timestamps"][0]["ns"] for one in objects
+               if one["id"] == entry["id"] and "timestamps" in one}
+        for name, entry in traces.items()
+    }  # fmt: skip
+    for first in ("double", "triple"):
+        assert times[first]["COMPUTE_START"] < times[first]["COMPUTE_END"] <= times["add"]["COMPUTE_START"]
+    assert times["add"]["COMPUTE_END"] <= times["diamond"]["REQUEST_END"]
 
 
 CONDITIONS = """

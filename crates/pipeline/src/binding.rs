@@ -43,7 +43,7 @@ impl TensorKind {
     }
 
     /// Returns the dimensions behind the batch axis; all, without one.
-    pub(crate) fn row_dims(&self) -> &[i64] {
+    fn row_dims(&self) -> &[i64] {
         &self.dims[usize::from(self.has_batch_axis)..]
     }
 

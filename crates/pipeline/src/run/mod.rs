@@ -36,7 +36,7 @@ use self::{
 };
 use super::{
     Pipeline, Runs, Servable, Value, ValueFault,
-    binding::Binding,
+    binding::{Binding, TensorKind},
     demand::Demand,
     graph::{MAX_DEPTH, TensorIx, too_deep},
     shape::{leave, with_rank},
@@ -162,8 +162,9 @@ impl Run {
             }
         };
         let only = only.map(|tensor| {
-            let kind = &pipeline.kinds[tensor];
-            (TensorSpec::new(&pipeline.graph.tensors[tensor], kind.datatype, kind.row_dims()), tensor)
+            let TensorKind { datatype, dims, .. } = &pipeline.kinds[tensor];
+            let dims = dims.get(1..).unwrap_or_default();
+            (TensorSpec::new(&pipeline.graph.tensors[tensor], *datatype, dims), tensor)
         });
         let streams = Vec::new();
         let run = Self {

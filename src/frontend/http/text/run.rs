@@ -220,6 +220,7 @@ pub(super) async fn run<T>(
 ) -> Result<Vec<Row>, Fault> {
     let (count, most_rows) = (items.len(), version.spec().max_batch_size as usize);
     check_count(count)?;
+    check_lengths(version, &items)?;
     check_room(version, &items, &treatment)?;
     let requests = requests(api, received, version, most_rows, (items, treatment)).await?;
     let expected = output_bytes(version.spec(), wanted).saturating_add(ROW_BYTES).saturating_mul(count);
