@@ -1,9 +1,12 @@
 //! Runs one request through a pipeline.
 //!
 //! A step starts when every tensor that it reads is complete. `spread` says how its rows become requests of its model,
-//! and `work` runs the steps of the server itself.
+//! `work` runs the steps of the server itself, `outputs` puts together what they give, and `responses` answers. `state`
+//! and `flight` are how far a request is, and what of it is under way.
 
 mod flight;
+mod outputs;
+mod responses;
 mod spread;
 mod state;
 #[cfg(test)]
@@ -17,21 +20,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
 use futures_util::StreamExt;
-use paternoster_executor::{Backlog, InferError, InferRequest, InputTensor, OutputTensor, Response};
-use paternoster_model::{Dims, InSequence, TensorSpec};
+use paternoster_executor::{Backlog, InferError, InferRequest, InputTensor, Response};
+use paternoster_model::{InSequence, TensorSpec};
 use paternoster_observe::{
     Charge, ObservedSteps, RequestEnd,
     budget::{Exhausted, Reservation},
     trace::RequestTrace,
 };
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 use tokio::{sync::mpsc, task::consume_budget};
 
 use self::{
-    flight::{Answer, Flight, OpenStream, PartRequest, Running, chosen},
-    spread::Parts,
+    flight::{Answer, Flight, OpenStream, PartRequest, Running},
     state::{State, TensorValue},
 };
 use super::{
@@ -39,8 +40,7 @@ use super::{
     binding::{Binding, TensorKind},
     demand::Demand,
     graph::{MAX_DEPTH, TensorIx, too_deep},
-    shape::{leave, with_rank},
-    value::join,
+    shape::with_rank,
 };
 
 /// Bytes that a request of a step takes beside its tensors, in all layers together.
@@ -384,137 +384,6 @@ impl Run {
         let given = state.give(&self.pipeline, &self.demand, (step, self.rows), outputs);
         given.map_err(|(tensor, fault)| self.fault(step, tensor, fault))
     }
-
-    /// Puts the outputs of a step's requests together. Each keeps the room of its bytes.
-    async fn collect(&mut self, step: usize, running: Running) -> Result<Vec<Option<TensorValue>>, InferError> {
-        let Running { binding, parts, results, mut room, .. } = running;
-        let mut results: Vec<Vec<Option<Value>>> = results.into_iter().flatten().collect();
-        let outputs = match (parts, results.len()) {
-            (Parts::Joint, 1) => results.pop().unwrap_or_default(),
-            (Parts::Joint, _) => self.joined(step, &binding, &results, &mut room).await?,
-            (Parts::Rows(rows), _) => (0..binding.outputs.len())
-                .map(|output| {
-                    let mut by_row: Vec<Option<InputTensor>> = vec![None; self.rows];
-                    let mut is_read = false;
-                    for (&row, result) in rows.iter().zip(&results) {
-                        by_row[row] = result[output].as_ref().and_then(joint);
-                        is_read |= by_row[row].is_some();
-                    }
-                    is_read.then_some(Value::Rows(by_row))
-                })
-                .collect(),
-        };
-        Ok(with_rooms(outputs, room))
-    }
-
-    /// Joins the outputs of consecutive rows.
-    async fn joined(
-        &mut self,
-        step: usize,
-        binding: &Binding,
-        results: &[Vec<Option<Value>>],
-        room: &mut Reservation,
-    ) -> Result<Vec<Option<Value>>, InferError> {
-        let mut outputs = Vec::with_capacity(binding.outputs.len());
-        for (number, &output) in binding.outputs.iter().enumerate() {
-            let tensor = self.pipeline.graph.steps[step].outputs[number].1;
-            if !self.demand.reads(tensor) {
-                outputs.push(None);
-                continue;
-            }
-            let parts: Vec<Option<InputTensor>> =
-                results.iter().map(|result| result[number].as_ref().and_then(joint)).collect();
-            let joined = join(parts, &binding.spec.outputs[output], room).await;
-            outputs.push(Some(Value::Joint(joined.map_err(|fault| self.fault(step, tensor, fault))?)));
-        }
-        Ok(outputs)
-    }
-
-    /// Runs a decoupled step, and what follows it for each of its responses.
-    async fn stream(&mut self, step: usize, state: State) -> Result<(), InferError> {
-        let Sink::Many(_, backlog) = &self.sink else {
-            let text = "a decoupled step in a pipeline that is not".to_owned();
-            return Err(located(&self.pipeline, step, InferError::Engine(text)));
-        };
-        let backlog = Arc::clone(backlog);
-        let pipeline = Arc::clone(&self.pipeline);
-        let (Some(servable), binding) = self.bound(step)? else { return Ok(()) };
-        let given = inputs(&binding, &state).unwrap_or_default();
-        let inputs: Vec<Option<Value>> = given.into_iter().map(|given| Some(given?.value)).collect();
-        let mask = self.mask(step, &state)?;
-        let step_of = self.observed.step_apart(!pipeline.shares_stats);
-        let wanted = servable.pipeline().and_then(|inner| self.wanted_of(step, &binding, inner));
-        let (_, mut requests) = self.requests(step, &binding, &inputs, mask, wanted, &step_of)?;
-        let (Some(request), true) = (requests.pop(), requests.is_empty()) else {
-            let text = "a decoupled step takes requests of one batch whose rows do not differ".to_owned();
-            return Err(located(&pipeline, step, InferError::Invalid(text)));
-        };
-        let trace = self.step_trace(&binding);
-        let request = InferRequest { trace: trace.clone(), ..request };
-        self.streams.push(OpenStream::new(servable.submit_stream(request, &backlog)));
-        while let Some(response) = self.next_response().await {
-            let response = response.map_err(|error| located(&pipeline, step, error))?;
-            if let Some(trace) = &trace {
-                trace.responded();
-            }
-            let outputs = chosen(&pipeline, &self.demand, step, &binding, response);
-            let mut room = self.charge.bytes();
-            self.grow(step, &mut room, outputs.iter().flatten().map(Value::bytes).sum())?;
-            let mut next = state.clone();
-            self.give(&mut next, step, with_rooms(outputs, room))?;
-            self.drive(next).await?;
-        }
-        self.streams.pop();
-        pipeline.expected.learn(step, step_of.timings.compute_ns());
-        Ok(())
-    }
-
-    /// Returns the next response of the decoupled step that started last.
-    async fn next_response(&mut self) -> Option<Result<Response, InferError>> {
-        self.streams.last_mut()?.next().await
-    }
-
-    /// Sends the response of a request whose steps have all ended.
-    async fn respond(&mut self, state: &State) -> Result<(), InferError> {
-        let pipeline = Arc::clone(&self.pipeline);
-        let held = self.room.amount();
-        let only = self.only.take();
-        let wanted: Vec<(&TensorSpec, TensorIx)> = match &only {
-            Some((spec, tensor)) => vec![(spec, *tensor)],
-            None => pipeline.spec.outputs.iter().zip(pipeline.graph.outputs.iter().copied()).collect(),
-        };
-        let mut outputs = Vec::with_capacity(wanted.len());
-        for (spec, tensor) in wanted {
-            if !self.demand.reads(tensor) {
-                outputs.push(OutputTensor { shape: Dims::new(), data: Bytes::new() });
-                continue;
-            }
-            let batched = pipeline.spec.has_batch_axis();
-            let of_steps = TensorSpec::new(&spec.name, spec.datatype, spec.graph_dims());
-            let whole = match state.value(tensor).map(|given| &given.value) {
-                Some(Value::Joint(tensor)) => Ok(tensor.clone()),
-                Some(Value::Rows(rows)) => join(rows.clone(), &of_steps, &mut self.room).await,
-                None => join(vec![None; if batched { self.rows } else { 1 }], &of_steps, &mut self.room).await,
-            };
-            let output = whole.and_then(|whole| leave(whole, spec, batched));
-            outputs.push(output.map_err(|fault| invalid(&format!("output '{}'", spec.name), fault))?);
-        }
-        let response = Response { outputs };
-        self.observed.responded(matches!(self.sink, Sink::Many(..)));
-        if self.observed.depth() == 0 {
-            self.charge.responded();
-        }
-        match &mut self.sink {
-            Sink::Once(slot) => *slot = Some(response),
-            Sink::Many(sender, _) => {
-                let is_last = self.streams.iter_mut().all(OpenStream::is_over);
-                // The stream polls both ends; if the receiver is gone, so is the request.
-                drop(sender.send(StreamedResponse { response, is_last }).await);
-                self.room.shrink_to(held);
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Returns the inputs of a step; `None` if one that its model requires is absent.
@@ -530,16 +399,6 @@ fn inputs(binding: &Binding, state: &State) -> Option<Vec<Option<TensorValue>>> 
         value => Some(value),
     });
     inputs.collect()
-}
-
-/// Gives each value the part of the room that its bytes take.
-fn with_rooms(values: Vec<Option<Value>>, mut room: Reservation) -> Vec<Option<TensorValue>> {
-    let with_room = |value: Option<Value>| {
-        let value = value?;
-        let own = Arc::new(room.split_off(value.bytes()));
-        Some(TensorValue { value, rooms: smallvec![own] })
-    };
-    values.into_iter().map(with_room).collect()
 }
 
 fn joint(value: &Value) -> Option<InputTensor> {
