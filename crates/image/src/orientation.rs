@@ -30,6 +30,8 @@ fn value(exif: &[u8]) -> Option<u64> {
     for entry in 0..number(directory, 2)? as usize {
         let place = directory + 2 + 12 * entry;
         let (tag, kind, count) = (number(place, 2)?, number(place + 2, 2)?, number(place + 4, 4)?);
+        // An entry that is cut off ends the list.
+        let behind = number(place + 8, 4)?;
         let bytes = match kind {
             6 => 1,
             3 | 8 => 2,
@@ -40,7 +42,7 @@ fn value(exif: &[u8]) -> Option<u64> {
         if tag == ORIENTATION && count > 0 {
             // Numbers that do not fit into an entry are elsewhere.
             let is_here = count <= 4 / bytes;
-            let place = if is_here { place + 8 } else { usize::try_from(number(place + 8, 4)?).ok()? };
+            let place = if is_here { place + 8 } else { usize::try_from(behind).ok()? };
             return number(place, bytes as usize);
         }
     }

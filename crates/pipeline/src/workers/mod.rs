@@ -130,7 +130,10 @@ impl Drop for Thread {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::{
+        collections::VecDeque,
+        sync::mpsc::{Receiver, Sender, channel},
+    };
 
     use tokio::{
         task::{JoinHandle, yield_now},
@@ -148,11 +151,11 @@ mod tests {
         let (sender, receiver): (Sender<()>, Receiver<()>) = channel();
         let (group, log) = (group.clone(), Arc::clone(log));
         let (first, rest) = pieces.split_first().expect("a piece");
-        let (first, mut rest) = (*first, rest.to_vec().into_iter());
+        let (first, mut rest) = (*first, rest.iter().copied().collect::<VecDeque<_>>());
         let piece = move || {
             receiver.recv().unwrap_or_default();
             log.lock().push(name);
-            rest.next().map_or(Progress::Done(()), Progress::Next)
+            rest.pop_front().map_or(Progress::Done(()), Progress::Next)
         };
         let work = tokio::spawn(async move { group.run(first, None, piece).await.expect("it runs") });
         Held { release: sender, work }

@@ -186,7 +186,7 @@ mod tests {
             for _ in 0..40 {
                 // There are always more of them than threads.
                 while turns.entered.iter().filter(|(ms, _)| *ms < 8).count() < 2 * threads + 2 {
-                    let ms = if turns.entered.len() % 2 == 0 { 1 } else { 5 };
+                    let ms = if turns.entered.len().is_multiple_of(2) { 1 } else { 5 };
                     turns.enter(ms);
                 }
                 let begun = turns.begin();

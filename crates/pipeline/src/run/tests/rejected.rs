@@ -138,7 +138,7 @@ async fn a_built_in_step_without_room() {
     let refused = refused_by_a_broken_step(1 << 30).await;
     assert!(matches!(refused.cause(), InferError::NoRoom(_)), "{refused:?}");
     let text = refused.to_string();
-    assert!(text.starts_with("in pipeline 'broken one', step 0 (broken): no memory for what passes"), "{text}");
+    assert!(text.starts_with("in pipeline 'broken one', step 0 (broken): no memory for what the request"), "{text}");
 }
 
 /// A pipeline of one step, whose model requires what a request may leave out.

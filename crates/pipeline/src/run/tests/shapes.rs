@@ -1,10 +1,11 @@
 //! Tensors between a pipeline and its steps, where one side has a batch axis and the other has none, or where the
 //! pipeline reshapes its inputs and outputs.
 
+use paternoster_executor::OutputTensor;
 use paternoster_model::ShapeText;
 
 use super::*;
-use crate::PipelineFault;
+use crate::{PipelineFault, shape::leave};
 
 /// A model or pipeline with one input and one output of these dims.
 fn shaped(name: &str, max_batch_size: u32, dims: &[i64]) -> ModelSpec {
