@@ -45,7 +45,7 @@ fn only_the_first_of_pairs_that_share_a_long_text_is_long_work() {
         efforts.push(work.effort(row));
         work.run(row, &Stop::never()).expect("tokens");
     }
-    assert!(efforts[1] * 100 < efforts[0] && efforts[0] <= efforts[2], "{efforts:?}");
+    assert!(efforts[1] * 1000 < efforts[0] && efforts[1] * 1000 < efforts[2], "{efforts:?}");
 }
 
 /// Whether texts of one byte with such a prompt or template run where they came in.
