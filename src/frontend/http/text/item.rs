@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::model::{ModelSpec, TensorSpec, text};
+
 /// A text, a pair of texts, or the tokens of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Item {
@@ -37,4 +39,52 @@ impl Item {
             Self::Text(_) | Self::Tokens(_) => None,
         }
     }
+}
+
+/// What a model must give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// A vector for each text.
+    Vectors,
+    /// Numbers for the classes of each text.
+    Classes,
+    /// Numbers for the classes of each token.
+    TokenClasses,
+    /// The tokens of each text.
+    #[cfg(feature = "text")]
+    Tokens,
+}
+
+impl Wanted {
+    pub(super) fn output(self) -> &'static str {
+        match self {
+            Self::Vectors => text::EMBEDDING,
+            Self::Classes | Self::TokenClasses => text::LOGITS,
+            #[cfg(feature = "text")]
+            Self::Tokens => text::TOKEN_COUNT,
+        }
+    }
+
+    /// Whether a model takes texts and gives this.
+    pub(super) fn is_given_by(self, spec: &ModelSpec) -> bool {
+        // Behind the batch.
+        let axes = if self == Self::TokenClasses { 2 } else { 1 };
+        let is_output = |output: &TensorSpec| output.name == self.output() && output.dims.len() == axes;
+        spec.input_index(text::TEXT).is_some() && spec.outputs.iter().any(is_output) && !spec.decoupled
+    }
+}
+
+/// How all items of a request are treated.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Treatment {
+    pub(super) prompt: Option<String>,
+    pub(super) truncate: Option<bool>,
+    pub(super) dimensions: Option<u32>,
+    pub(super) normalize: Option<bool>,
+}
+
+/// Returns an upper limit of the bytes of the requests of all items.
+pub(super) fn request_bytes(items: &[Item], treatment: &Treatment) -> usize {
+    let prompt_bytes = treatment.prompt.as_ref().map_or(0, String::len);
+    items.iter().map(|item| item.bytes().saturating_add(prompt_bytes)).fold(0, usize::saturating_add)
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde::{Serialize, Serializer};
 
-use super::{fault::Fault, run::Wanted};
+use super::{fault::Fault, item::Wanted};
 use crate::{
     executor::{OutputTensor, Response},
     model::{ModelSpec, text},

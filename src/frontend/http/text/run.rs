@@ -17,7 +17,7 @@ use super::{
         infer::{LONGEST_JSON_HERE_BYTES, pending_place},
     },
     fault::Fault,
-    item::Item,
+    item::{Item, request_bytes},
     read::{built_bytes, read},
     rows::{Row, rows_of},
     scores::logistic,
@@ -27,49 +27,18 @@ use crate::{
     budget::Reservation,
     executor::{InferRequest, InputTensor},
     frontend::{clients::ClientPlace, intake::MOST_BUILT_HERE_BYTES, span},
-    model::{Dims, ModelSpec, TensorSpec, element_count, text},
+    model::{Dims, ModelSpec, element_count, text},
     observe::trace::Transport,
     repository::{ModelVersion, ResolveError},
 };
+
+pub(super) use super::item::{Treatment, Wanted};
 
 /// Most texts of a request, as OpenAI allows.
 pub(super) const MOST_TEXTS: usize = 2048;
 
 /// Memory for the result of an item, beside its numbers.
 const ROW_BYTES: usize = 256;
-
-/// What a model must give.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
-    /// A vector for each text.
-    Vectors,
-    /// Numbers for the classes of each text.
-    Classes,
-    /// Numbers for the classes of each token.
-    TokenClasses,
-    /// The tokens of each text.
-    #[cfg(feature = "text")]
-    Tokens,
-}
-
-impl Wanted {
-    pub(super) fn output(self) -> &'static str {
-        match self {
-            Self::Vectors => text::EMBEDDING,
-            Self::Classes | Self::TokenClasses => text::LOGITS,
-            #[cfg(feature = "text")]
-            Self::Tokens => text::TOKEN_COUNT,
-        }
-    }
-
-    /// Whether a model takes texts and gives this.
-    pub(super) fn is_given_by(self, spec: &ModelSpec) -> bool {
-        // Behind the batch.
-        let axes = if self == Self::TokenClasses { 2 } else { 1 };
-        let is_output = |output: &TensorSpec| output.name == self.output() && output.dims.len() == axes;
-        spec.input_index(text::TEXT).is_some() && spec.outputs.iter().any(is_output) && !spec.decoupled
-    }
-}
 
 /// A request whose JSON has been read, with what it holds.
 pub(super) struct Received<T> {
@@ -200,15 +169,6 @@ pub(super) async fn resolve_any(
     Err(Fault::Request(format!("the model '{name}' does not take texts and give {} of each", outputs())))
 }
 
-/// How all items of a request are treated.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Treatment {
-    pub(super) prompt: Option<String>,
-    pub(super) truncate: Option<bool>,
-    pub(super) dimensions: Option<u32>,
-    pub(super) normalize: Option<bool>,
-}
-
 /// Runs all items of a request. Each is batched by itself; the answers are in the order of the items. What they take is
 /// reserved: before they run, where the model says how much that is.
 pub(super) async fn run<T>(
@@ -258,12 +218,6 @@ pub(super) async fn requests<T>(
     let version = Arc::clone(version);
     let build = move || by_rows(version.spec(), &items, &treatment, most_rows.max(1));
     if built <= MOST_BUILT_HERE_BYTES { build() } else { api.workers.run(built, build).await.map_err(Problem::from)? }
-}
-
-/// Returns an upper limit of the bytes of the requests of all items.
-pub(super) fn request_bytes(items: &[Item], treatment: &Treatment) -> usize {
-    let prompt_bytes = treatment.prompt.as_ref().map_or(0, String::len);
-    items.iter().map(|item| item.bytes().saturating_add(prompt_bytes)).fold(0, usize::saturating_add)
 }
 
 /// Checks the number of texts of a request.

@@ -4,8 +4,11 @@
 use std::any::Any;
 
 #[cfg(feature = "text")]
-use super::run::request_bytes;
-use super::{fault::Fault, item::Item, run::Treatment};
+use super::item::request_bytes;
+use super::{
+    fault::Fault,
+    item::{Item, Treatment},
+};
 use crate::repository::ModelVersion;
 #[cfg(feature = "text")]
 use crate::{
