@@ -56,7 +56,7 @@ impl WorkerGroup {
     }
 
     /// Calls `piece` on worker threads until it is done. The first piece takes about as long as `first`. A turn is as
-    /// long as its first piece, or as all turns of the work before it up to [`LONGEST_TURN`]: work of many pieces is
+    /// long as its first piece, or as all turns of the work before it up to 50 ms: work of many pieces is
     /// short until it has shown to be long. If the future is dropped, no turn begins any more, and `piece` is dropped
     /// with what it holds when its current turn ends.
     ///
