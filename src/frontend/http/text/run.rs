@@ -332,7 +332,7 @@ pub(super) async fn rank<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::DataType;
+    use crate::model::{DataType, TensorSpec};
 
     #[test]
     fn dimensions_that_no_vector_has_are_refused_as_they_came() {
