@@ -77,12 +77,12 @@ def slow_images(given):
         ("4 clients, 260 kB, 33 Mi pixels", [slow_image(5780)], 4),
         ("8 clients, 30 kB, 4 Mi pixels", [slow_image(2000)], 8),
         ("32 clients, 3 kB, 0.4 Mi pixels", [slow_image(600)], 32),
-        ("8 clients, 64 photos a request", [encoded(picture(480, 640), "JPEG")] * 64, 8),
+        ("8 clients, 16 photos a request", [encoded(picture(480, 640), "JPEG")] * 16, 8),
     )
     keys = "dtype: UINT8, resize: { shortest_edge: 256 }, crop: { height: 224, width: 224 }"
     step = f"image: {{ {keys}, inputs: {{ IMAGE: IMAGE }}, outputs: {{ pixels: pixels }} }}"
     inputs, outputs = {"IMAGE": ("BYTES", [1])}, {"pixels": ("UINT8", [3, 224, 224])}
-    repository = write_pipeline(given.empty(), "pixels", inputs, outputs, [step], max_batch_size=64).parent
+    repository = write_pipeline(given.empty(), "pixels", inputs, outputs, [step], max_batch_size=16).parent
     for what, images, count in attacks:
         with given.serve(repository) as server, memory_of(server) as grown:
             # What the first requests make is there before times are taken.

@@ -108,7 +108,7 @@ impl Colors {
                     is_jfif = true;
                 }
                 segment if segment.is_of_adobe() => adobe = Some(segment.content[11]),
-                segment => channels = segment.frame().map(|frame| frame.channels).or(channels),
+                segment => channels = channels.or(segment.frame().map(|frame| frame.channels)),
             }
         }
         match (channels?, adobe) {
@@ -178,12 +178,12 @@ pub(crate) fn exif(data: &[u8]) -> Vec<u8> {
 ///
 /// # Errors
 /// Returns what is wrong with it.
-pub(crate) fn decode(data: &[u8], size: Size) -> Result<DynamicImage, String> {
+pub(crate) fn decode(encoded: &[u8], size: Size) -> Result<DynamicImage, String> {
     let (height, width) = (size.height as usize, size.width as usize);
-    let colors = Colors::of(data).ok_or("expected one, three or four channels")?;
+    let colors = Colors::of(encoded).ok_or("expected one, three or four channels")?;
     let options = DecoderOptions::default().set_strict_mode(false).set_max_width(width).set_max_height(height);
     // The decoder would choose the colors by itself, and refuse what it does not know.
-    let plain = without_adobe(data);
+    let plain = without_adobe(encoded);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(&*plain), options);
     decoder.decode_headers().map_err(|fault| fault.to_string())?;
     let stored = decoder.input_colorspace().filter(|stored| stored.num_components() == colors.channels());
@@ -192,12 +192,42 @@ pub(crate) fn decode(data: &[u8], size: Size) -> Result<DynamicImage, String> {
         return Err("it has two headers that differ".to_owned());
     };
     decoder.set_options(options.jpeg_set_out_colorspace(stored));
-    let data = colors.convert(decoder.decode().map_err(|fault| fault.to_string())?);
+    let mut data = decoder.decode().map_err(|fault| fault.to_string())?;
+    if let Some(frame) = segments(encoded).find_map(Segment::frame) {
+        mend_edges(&mut data, size, frame.channels);
+    }
+    let data = colors.convert(data);
     let image = match colors {
         Colors::Gray => GrayImage::from_raw(size.width, size.height, data).map(DynamicImage::from),
         _ => RgbImage::from_raw(size.width, size.height, data).map(DynamicImage::from),
     };
     image.ok_or_else(|| "it has fewer pixels than its header says".to_owned())
+}
+
+/// Computes the last row and column of channels that are stored at half the resolution, as libjpeg does: the decoder
+/// lets samples beyond the edge have a part in them. The last sample `s` within follows from the two pixels between it
+/// and the one before it, `r`: these are `(s + 3 r) / 4` and `(3 s + r) / 4`.
+fn mend_edges(data: &mut [u8], size: Size, channels: &[[u8; 3]]) {
+    let (height, width, step) = (size.height as usize, size.width as usize, channels.len());
+    let sampling = |channel: &[u8; 3]| [usize::from(channel[1] & 15), usize::from(channel[1] >> 4)];
+    let most = channels.iter().map(sampling).fold([1; 2], |most, of| [most[0].max(of[0]), most[1].max(of[1])]);
+    for (number, channel) in channels.iter().enumerate() {
+        let is_mended = |axis: usize, length: usize| {
+            // Blocks of samples that the image fills have none beyond the edge.
+            let is_half = most[axis] == 2 * sampling(channel)[axis];
+            is_half && length > 4 && length.is_multiple_of(2) && !length.is_multiple_of(8 * most[axis])
+        };
+        let mut mend = |last: usize, distance: usize| {
+            let [far, near] = [2, 1].map(|pixels| i32::from(data[last - pixels * distance]));
+            data[last] = (3 * near - far + 1).div_euclid(2).clamp(0, 255) as u8;
+        };
+        if is_mended(0, height) {
+            (0..width).for_each(|column| mend(((height - 1) * width + column) * step + number, width * step));
+        }
+        if is_mended(1, width) {
+            (1..=height).for_each(|row| mend((row * width - 1) * step + number, step));
+        }
+    }
 }
 
 /// Returns a JPEG in which segments of Adobe have no effect.
@@ -322,5 +352,47 @@ mod tests {
         for other in [Size { height: 19, ..size }, Size { width: 38, ..size }] {
             decode(&data, other).expect_err("what is reserved is for another size");
         }
+    }
+
+    /// Samples of twice the resolution, as they are interpolated between these.
+    fn interpolated(samples: &[u8]) -> Vec<u8> {
+        let at = |place: usize| u16::from(samples[place.min(samples.len() - 1)]);
+        let between = |near: usize, far: usize| ((3 * at(near) + at(far) + 2) >> 2) as u8;
+        (0..samples.len())
+            .flat_map(|place| [between(place, place.saturating_sub(1)), between(place, place + 1)])
+            .collect()
+    }
+
+    #[test]
+    fn what_is_stored_beyond_the_edge_has_no_part_in_the_image() {
+        let samples = [10, 200, 90, 0, 250, 40, 255, 3];
+        let (brightness, half) = ([0, 0x21, 0], [1, 0x11, 0]);
+        for length in [6, 8, 10, 12] {
+            let (within, beyond) = (interpolated(&samples[..length / 2]), interpolated(&samples));
+            let mut row: Vec<u8> = beyond[..length].iter().flat_map(|&sample| [sample, sample]).collect();
+            let given = row.clone();
+            mend_edges(&mut row, Size { height: 1, width: length as u32 }, &[brightness, half]);
+            assert_eq!(row[..2 * length - 1], given[..2 * length - 1], "only the last sample of the second channel");
+            assert!(row[2 * length - 1].abs_diff(within[length - 1]) <= 1, "{row:?} {within:?}");
+            let mut column = beyond[..length].to_vec();
+            let tall = [[0, 0x12, 0], [1, 0x11, 0]];
+            mend_edges(&mut column, Size { height: length as u32, width: 1 }, &tall[1..]);
+            assert_eq!(column, beyond[..length], "nothing is stored at half the resolution");
+            let mut columns: Vec<u8> = beyond[..length].iter().flat_map(|&sample| [7, sample]).collect();
+            mend_edges(&mut columns, Size { height: length as u32, width: 1 }, &tall);
+            assert!(columns[2 * length - 1].abs_diff(within[length - 1]) <= 1 && columns[2 * length - 2] == 7);
+        }
+    }
+
+    #[test]
+    fn edges_that_nothing_is_beyond_stay() {
+        let mut data: Vec<u8> = (0..16 * 16 * 2).map(|number| (number * 37) as u8).collect();
+        let given = data.clone();
+        let halves = [[0, 0x22, 0], [1, 0x11, 0]];
+        mend_edges(&mut data, Size { height: 16, width: 16 }, &halves);
+        mend_edges(&mut data[..15 * 15 * 2], Size { height: 15, width: 15 }, &halves);
+        mend_edges(&mut data[..4 * 4 * 2], Size { height: 4, width: 4 }, &halves);
+        mend_edges(&mut data[..2], Size { height: 1, width: 1 }, &halves);
+        assert_eq!(data, given);
     }
 }
