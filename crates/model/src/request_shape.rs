@@ -111,6 +111,16 @@ impl<'a> RequestShape<'a> {
         self.batch.map_or(1, |(rows, _)| rows)
     }
 
+    /// Returns the bytes of all outputs of the request, as far as they follow from its inputs.
+    pub fn output_bytes(&self) -> usize {
+        let lengths: SmallVec<[u32; 4]> = self.lengths.iter().map(|length| length.unwrap_or(0)).collect();
+        let of_row = self.spec.outputs.iter().filter_map(|output| {
+            let elements = element_count(&output.dims_at(&lengths))?;
+            Some(elements.saturating_mul(output.datatype.size_bytes()?))
+        });
+        of_row.fold(0, usize::saturating_add).saturating_mul(self.rows() as usize)
+    }
+
     /// Checks the shape of the input at `index`, and returns its number of elements.
     ///
     /// # Errors

@@ -43,12 +43,16 @@ pub(super) struct PartRequest {
     pub(super) servable: Servable,
     pub(super) binding: Arc<Binding>,
     pub(super) request: InferRequest,
+    /// The bytes of its outputs, as far as they are known before it runs. A pipeline reserves its outputs itself.
+    pub(super) output_bytes: usize,
 }
 
 /// A request of a step that has ended.
 pub(super) struct Answer {
     pub(super) step: usize,
     pub(super) part: usize,
+    /// What was reserved for the outputs before they were there.
+    pub(super) room: Reservation,
     pub(super) result: Result<Vec<Option<Value>>, InferError>,
 }
 
@@ -71,15 +75,15 @@ impl Flight {
         }));
     }
 
-    /// Submits a request of a step.
+    /// Submits a request of a step, with room for its outputs.
     pub(super) fn submit(
         &self,
         pipeline: &Arc<Pipeline>,
         demand: &Arc<Demand>,
         part: PartRequest,
-        place: Option<Reservation>,
+        (room, place): (Reservation, Option<Reservation>),
     ) {
-        let PartRequest { step, part, servable, binding, request } = part;
+        let PartRequest { step, part, servable, binding, request, .. } = part;
         let (pipeline, demand) = (Arc::clone(pipeline), Arc::clone(demand));
         let trace = request.trace.clone();
         let response = servable.submit(request);
@@ -89,7 +93,7 @@ impl Flight {
                 trace.responded();
             }
             let result = response.map(|response| chosen(&pipeline, &demand, step, &binding, response));
-            Answer { step, part, result: result.map_err(|error| located(&pipeline, step, error)) }
+            Answer { step, part, room, result: result.map_err(|error| located(&pipeline, step, error)) }
         };
         self.add(answer, place);
     }

@@ -207,11 +207,14 @@ impl Run {
             let mut flight = Flight::new(&pipeline);
             loop {
                 self.start_all(&mut state, &mut flight).await?;
-                let Some(Answer { step, part, result }) = flight.answers.next().await else { break };
+                let Some(Answer { step, part, mut room, result }) = flight.answers.next().await else { break };
                 let Some(mut running) = flight.running[step].take() else { continue };
                 let outputs = result?;
-                let bytes = outputs.iter().flatten().map(Value::bytes).sum();
-                self.grow(step, &mut running.room, bytes)?;
+                let bytes: usize = outputs.iter().flatten().map(Value::bytes).sum();
+                let unexpected = bytes.saturating_sub(room.amount());
+                self.grow(step, &mut room, unexpected)?;
+                room.shrink_to(bytes);
+                running.room.absorb(room);
                 running.results[part] = Some(outputs);
                 running.left -= 1;
                 if running.left > 0 {
@@ -231,8 +234,9 @@ impl Run {
         })
     }
 
-    /// Starts steps that are ready, and requests of steps that have started, as long as there are places for them. The
-    /// first request in flight needs no place, so that every request of a client goes on whatever others do.
+    /// Starts steps that are ready, and requests of steps that have started, as long as there are places for them and
+    /// room for their outputs. The first request in flight needs no place, so that every request of a client goes on
+    /// whatever others do.
     async fn start_all(&mut self, state: &mut State, flight: &mut Flight) -> Result<(), InferError> {
         while !(flight.waiting.is_empty() && state.ready.is_empty()) {
             let place = if flight.answers.is_empty() { None } else { self.charge.place() };
@@ -240,7 +244,14 @@ impl Run {
                 break;
             }
             let units = if let Some(part) = flight.waiting.pop_front() {
-                flight.submit(&self.pipeline, &self.demand, part, place);
+                let mut room = self.charge.bytes();
+                if flight.answers.is_empty() {
+                    self.grow(part.step, &mut room, part.output_bytes)?;
+                } else if !room.try_grow(part.output_bytes) {
+                    flight.waiting.push_front(part);
+                    break;
+                }
+                flight.submit(&self.pipeline, &self.demand, part, (room, place));
                 START_UNITS
             } else if let Some(step) = state.ready.pop_front() {
                 let is_built_in = matches!(self.pipeline.graph.steps[step].runs, Runs::BuiltIn(_));
@@ -311,15 +322,18 @@ impl Run {
         running.room.shrink_to(requests.len() * PART_BYTES);
         running.parts = parts;
         running.expect(requests.len());
-        let part = |(part, request)| {
+        let reserves = servable.pipeline().is_some();
+        let part = |(part, (request, output_bytes))| {
             let (servable, binding) = (servable.clone(), Arc::clone(&running.binding));
             let request = InferRequest { trace: self.step_trace(&binding), ..request };
-            PartRequest { step, part, servable, binding, request }
+            let output_bytes = if reserves { 0 } else { output_bytes };
+            PartRequest { step, part, servable, binding, request, output_bytes }
         };
         flight.waiting.extend(requests.into_iter().enumerate().map(part));
         flight.running[step] = Some(running);
         Ok(())
     }
+
     /// Checks that the request has what a step requires of it. What earlier steps give may be absent: they may have
     /// been skipped.
     fn check_given(&self, step: usize, binding: &Binding, state: &State) -> Result<(), InferError> {

@@ -31,7 +31,7 @@ impl Run {
         let step_of = self.observed.step_apart(!pipeline.shares_stats);
         let wanted = servable.pipeline().and_then(|inner| self.wanted_of(step, &binding, inner));
         let (_, mut requests) = self.requests(step, &binding, &inputs, mask, wanted, &step_of)?;
-        let (Some(request), true) = (requests.pop(), requests.is_empty()) else {
+        let (Some((request, _)), true) = (requests.pop(), requests.is_empty()) else {
             let text = "a decoupled step takes requests of one batch whose rows do not differ".to_owned();
             return Err(located(&pipeline, step, InferError::Invalid(text)));
         };

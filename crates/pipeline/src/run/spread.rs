@@ -33,7 +33,8 @@ impl Run {
         Ok(if mask.iter().all(|&holds| holds) { None } else { Some(mask) })
     }
 
-    /// Returns the requests of a step, and how its rows are spread over them.
+    /// Returns the requests of a step, each with the bytes of its outputs as far as they are known, and how the rows are
+    /// spread over them.
     pub(super) fn requests(
         &self,
         step: usize,
@@ -42,7 +43,7 @@ impl Run {
         mask: Option<Vec<bool>>,
         wanted_outputs: Option<SmallVec<[usize; 4]>>,
         step_of: &StepOf,
-    ) -> Result<(Parts, Vec<InferRequest>), InferError> {
+    ) -> Result<(Parts, Vec<(InferRequest, usize)>), InferError> {
         let common = InferRequest {
             priority: self.priority,
             queue_timeout: self.queue_timeout,
@@ -101,18 +102,19 @@ impl Run {
     }
 }
 
-/// Returns a request of a step's version, after the checks that a client's request passes.
+/// Returns a request of a step's version, after the checks that a client's request passes, and the bytes of its outputs,
+/// as far as these are known.
 fn request(
     common: &InferRequest,
     binding: &Binding,
     inputs: Vec<Option<InputTensor>>,
     named: impl Fn(usize, &dyn Display) -> InferError,
-) -> Result<InferRequest, InferError> {
+) -> Result<(InferRequest, usize), InferError> {
     let mut shape = RequestShape::new(&binding.spec);
     for (number, input) in inputs.iter().enumerate() {
         if let Some(input) = input {
             shape.admit(number, &input.shape).map_err(|fault| named(number, &fault))?;
         }
     }
-    Ok(InferRequest { rows: shape.rows(), inputs, ..common.clone() })
+    Ok((InferRequest { rows: shape.rows(), inputs, ..common.clone() }, shape.output_bytes()))
 }

@@ -76,14 +76,15 @@ impl Run {
                     break result;
                 }
             };
-            return Ok(Either::Left(ready(Answer { step, part: 0, result })));
+            return Ok(Either::Left(ready(Answer { step, part: 0, room: self.charge.bytes(), result })));
         }
         let workers = built_in.workers(&self.pipeline.options.workers).clone();
         let (deadline, pipeline) = (self.deadline, Arc::clone(&self.pipeline));
+        let room = self.charge.bytes();
         Ok(Either::Right(async move {
             let _leaving = leaving;
             let result = workers.run(effort, deadline, piece).await.map_err(|error| located(&pipeline, step, error));
-            Answer { step, part: 0, result: result.and_then(|outputs| outputs) }
+            Answer { step, part: 0, room, result: result.and_then(|outputs| outputs) }
         }))
     }
 }

@@ -22,7 +22,7 @@ fn wide(name: &str, steps: &[&str], options: PipelineOptions) -> Result<Arc<Pipe
     };
     let outputs: Vec<String> = (0..steps.len()).map(given).collect();
     let graph = Graph::new(&["x".to_owned()], &outputs, steps.iter().enumerate().map(step).collect()).expect("a graph");
-    let tensor = |name: &String| TensorSpec::new(name, DataType::Fp32, &[1]);
+    let tensor = |name: &String| TensorSpec::new(name, DataType::Fp32, &[-1]);
     let spec = ModelSpec { outputs: outputs.iter().map(tensor).collect(), ..spec(name, "x", "y") };
     Pipeline::new(spec, graph, options).map(Arc::new)
 }
@@ -120,6 +120,31 @@ async fn a_request_without_room_for_its_steps_is_refused() {
     let pipeline = wide("wide", &["first"; 200], PipelineOptions { budgets, ..options(&models) }).expect("it fits");
     let refused = pipeline.submit(request(None)).await.expect_err("200 steps take more");
     assert!(matches!(refused, InferError::NoRoom(_)), "{refused}");
+}
+
+#[tokio::test]
+async fn outputs_whose_size_is_known_are_reserved_before_a_step_runs() {
+    let (_open, gate) = mpsc::channel();
+    let models = two_models(&pool(), Knobs::default(), Echo(None));
+    let large =
+        ModelSpec { outputs: vec![TensorSpec::new("y", DataType::Fp32, &[1 << 20])], ..spec("large", "x", "y") };
+    let huge = ModelSpec { outputs: vec![TensorSpec::new("y", DataType::Fp32, &[8 << 20])], ..spec("huge", "x", "y") };
+    models.replace("large", Some(serve(&pool(), large, Knobs::default(), Echo(Some(Mutex::new(gate))))));
+    models.replace("huge", Some(serve(&pool(), huge, Knobs::default(), Echo(None))));
+
+    let options = options(&models);
+    let bytes = Arc::clone(&options.budgets.bytes);
+    let ten = wide("ten", &["large"; 10], options.clone()).expect("it fits");
+    let mut answer = ten.submit(request(None));
+    assert!(answer.as_mut().now_or_never().is_none(), "no step has run");
+    assert_eq!(bytes.used() >> 20, 12, "three of four megabytes each; the others wait");
+    assert_eq!(bytes.refused(), 0);
+    let refused = ten.submit(request(None)).now_or_never().expect("it does not wait for others");
+    assert!(matches!(refused.expect_err("there is no room").cause(), InferError::NoRoom(_)));
+    drop(answer);
+    assert_eq!(bytes.used(), 0);
+    let refused = wide("one", &["huge"], options).expect("it fits").submit(request(None)).now_or_never();
+    assert!(matches!(refused.expect("it has not run").expect_err("32 MB").cause(), InferError::NoRoom(_)));
 }
 
 #[tokio::test]

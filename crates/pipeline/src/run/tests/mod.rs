@@ -130,7 +130,7 @@ fn request_of_step(pipeline: &Arc<Pipeline>, step: usize, asked: InferRequest) -
     let (_, binding) = run.bound(step).expect("its model is served");
     let step_of = run.observed.step_apart(true);
     let (_, requests) = run.requests(step, &binding, &[input], None, None, &step_of).expect("it fits");
-    requests.into_iter().next().expect("a request")
+    requests.into_iter().next().expect("a request").0
 }
 
 fn rejecting() -> Knobs {
