@@ -10,7 +10,8 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from collections import Counter
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python"))
@@ -26,28 +27,29 @@ from tritonclient.utils import InferenceServerException  # noqa: E402
 MB = 1e6
 #: Time limit of a bystander's request, in seconds; one that takes longer counts as failed.
 PATIENCE_S = 5
-#: Seconds between two requests of a bystander.
-EVERY_S = 0.01
 LOAD = "/inference.GRPCInferenceService/RepositoryModelLoad"
 #: A request for models with rows of 16 numbers.
 ROW = [tensor("INPUT0", np.ones((1, 16), np.float32))]
 
 
-def ask_on(parent, address, model, until, answers):
-    """A client in its own process that sends a small request every 10 ms. Reports the milliseconds from when each was
+def ask_on(parent, address, model, inputs, headers, every_s, until, answers):
+    """A client in its own process that sends a request every so often. Reports the milliseconds from when each was
     due; None if it failed.
 
-    Times count from when a request was due, so a request that stalls the client makes the following ones late too.
+    Times count from when a request was due, so a request that stalls the client makes the following ones late too. The
+    client has a high priority where it may: it would be on another machine, and not wait for the server's processors.
     """
     end_with_parent(parent)
+    with suppress(PermissionError):
+        os.nice(-10)
     seen = []
     with triton.InferenceServerClient(address) as client:
         due = time.monotonic()
         while not until.is_set():
-            due += EVERY_S
+            due += every_s
             time.sleep(max(0, due - time.monotonic()))
             try:
-                client.infer(model, ROW, client_timeout=PATIENCE_S)
+                client.infer(model, inputs, client_timeout=PATIENCE_S, headers=headers)
                 seen.append((time.monotonic() - due) * 1e3)
             except InferenceServerException:
                 seen.append(None)
@@ -55,11 +57,12 @@ def ask_on(parent, address, model, until, answers):
 
 
 @contextmanager
-def bystander(server, model="identity"):
-    """Runs a bystander during the block; yields a list that has its times after the block."""
+def bystander(server, model="identity", inputs=ROW, headers=None, every_s=0.01):
+    """Runs a client with small requests during the block; yields a list that has its times after the block."""
     context = multiprocessing.get_context("spawn")
     until, answers, times = context.Event(), context.Queue(), []
-    process = context.Process(target=ask_on, args=(os.getpid(), server.grpc, model, until, answers), daemon=True)
+    arguments = (os.getpid(), server.grpc, model, inputs, headers, every_s, until, answers)
+    process = context.Process(target=ask_on, args=arguments, daemon=True)
     process.start()
     # The other process takes a moment to start.
     time.sleep(1.5)
@@ -74,15 +77,79 @@ def bystander(server, model="identity"):
 def suffered(times):
     done = [taken for taken in times if taken is not None]
     failed = len(times) - len(done)
-    worst = np.percentile(done, 99) if done else float("nan")
-    return f"p99 {worst:.1f} ms, longest {max(done, default=float('nan')):.0f} ms, {failed} of {len(times)} failed"
+    p50, p99 = np.percentile(done, [50, 99]) if done else (float("nan"),) * 2
+    longest = max(done, default=float("nan"))
+    return f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, longest {longest:.0f} ms, {failed} of {len(times)} failed"
 
+
+def unattacked(server, model="identity", inputs=ROW, lasts_s=10, **how):
+    """Returns what a client sees that is alone."""
+    with bystander(server, model, inputs, **how) as times:
+        time.sleep(lasts_s)
+    return suffered(times)
+
+
+def connection(server):
+    """A client on a connection of its own."""
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
+    return triton.InferenceServerClient(server.grpc, channel_args=options)
+
+
+def ending(client, model, inputs, timeout_s=60):
+    """Sends a request; returns how it ended: `answered`, or the name of its status."""
+    try:
+        client.infer(model, inputs, client_timeout=timeout_s)
+        return "answered"
+    except InferenceServerException as refusal:
+        return refusal.status().removeprefix("StatusCode.")
+
+
+def repeating(server, model, inputs):
+    """A client of an attack that sends one request again and again; see `attackers`."""
+
+    def client(_):
+        with connection(server) as connected:
+            while True:
+                yield ending(connected, model, inputs)
+
+    return client
+
+
+@contextmanager
+def attackers(count, client):
+    """Runs clients of an attack during the block; yields a counter of how their requests end. `client` is called with
+    the number of each, and yields how one request after the other ended.
+
+    They have the lowest priority: they would be on other machines, and take no time of the server's processors.
+    """
+    codes, over = Counter(), threading.Event()
+
+    def run(number):
+        os.nice(19)
+        for code in client(number):
+            codes[code] += 1
+            if over.is_set():
+                return
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield codes
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def counted(codes):
+    return ", ".join(f"{count} {code}" for code, count in sorted(codes.items()))
 
 def asked_in_turn(server, models, seed, seconds):
     """Asks for one of these models after the other, at random, on its own connection; returns the milliseconds of each
     answer, None where there was none."""
     draw, times, until = random.Random(seed), [], time.monotonic() + seconds
-    with triton.InferenceServerClient(server.grpc, channel_args=[("grpc.use_local_subchannel_pool", 1)]) as client:
+    with connection(server) as client:
         while time.monotonic() < until:
             began = time.monotonic()
             try:

@@ -1,18 +1,14 @@
 """Attacks on the memory of decoders: requests whose keys and values take far more than their messages. `make attacks`
 runs them with the others."""
 
-import threading
 import time
-from collections import Counter
 
 import decoders
 import numpy as np
-import tritonclient.grpc as triton
-from attacking import MB, bystander, memory_of, suffered
+from attacking import MB, attackers, bystander, connection, counted, ending, memory_of, suffered, unattacked
 from clients import metric, tensor
 from onnx_bytes import scale
 from repository_on_disk import write_model
-from tritonclient.utils import InferenceServerException
 
 #: The bounds on pending bytes under which decoders are attacked.
 LIMITS = (128 << 20, 256 << 20)
@@ -45,47 +41,37 @@ def serve(given, limit):
     return given.serve(folder, f"--max-pending-bytes={limit}")
 
 
-def generate(server, over, codes):
-    """Asks for long answers until the attack is over."""
-    rng = np.random.default_rng(threading.get_ident())
-    with triton.InferenceServerClient(server.grpc, channel_args=[("grpc.use_local_subchannel_pool", 1)]) as client:
-        while not over.is_set():
-            prompt, most = LENGTHS[rng.integers(len(LENGTHS))]
-            inputs = [tensor("input_ids", rng.integers(0, decoders.TOKENS, (1, prompt)))]
-            inputs.append(tensor("max_tokens", np.array([[most]], np.int32)))
-            try:
-                client.infer("chat", inputs, client_timeout=LASTS_S)
-                codes["answered"] += 1
-            except InferenceServerException as refusal:
-                codes[refusal.status().removeprefix("StatusCode.")] += 1
+def generating(server):
+    """A client that asks for long answers."""
+
+    def client(number):
+        rng = np.random.default_rng(number)
+        with connection(server) as connected:
+            while True:
+                prompt, most = LENGTHS[rng.integers(len(LENGTHS))]
+                inputs = [tensor("input_ids", rng.integers(0, decoders.TOKENS, (1, prompt)))]
+                inputs.append(tensor("max_tokens", np.array([[most]], np.int32)))
+                yield ending(connected, "chat", inputs, LASTS_S)
+
+    return client
 
 
 def long_answers(given):
     """32 connections ask a decoder for long answers to long prompts, next to a client of another model."""
     for limit in LIMITS:
         with serve(given, limit) as server:
-            with triton.InferenceServerClient(server.grpc) as client:
+            with connection(server) as client:
                 # What the first run of each program takes is kept.
                 client.infer("chat", [tensor("input_ids", [[1, 2, 3]]), tensor("max_tokens", np.array([[3]], np.int32))])
-            with bystander(server, OTHER) as times:
-                time.sleep(LASTS_S)
-            yield f"others, {limit >> 20} MiB, without the attack", suffered(times)
-            codes, over, held = Counter(), threading.Event(), [0]
-            threads = [threading.Thread(target=generate, args=(server, over, codes)) for _ in range(CLIENTS)]
-            with bystander(server, OTHER) as times, memory_of(server) as grown:
-                for thread in threads:
-                    thread.start()
-                until = time.monotonic() + LASTS_S
+            yield f"others, {limit >> 20} MiB, without the attack", unattacked(server, OTHER)
+            held, until = [0], time.monotonic() + LASTS_S
+            with bystander(server, OTHER) as times, memory_of(server) as grown, attackers(CLIENTS, generating(server)) as codes:
                 while time.monotonic() < until:
                     held.append(metric(server, "paternoster_pending_bytes"))
                     time.sleep(0.1)
-                over.set()
-                for thread in threads:
-                    thread.join()
-                peak = grown()
             yield f"others, {limit >> 20} MiB", suffered(times)
-            ended = ", ".join(f"{count} {code}" for code, count in sorted(codes.items()))
-            yield f"the attack, {limit >> 20} MiB", f"{ended}; {peak:.0f} MB more resident, {max(held) / MB:.0f} MB reserved"
+            took = f"{grown():.0f} MB more resident, {max(held) / MB:.0f} MB reserved"
+            yield f"the attack, {limit >> 20} MiB", f"{counted(codes)}; {took}"
 
 
 ATTACKS = (long_answers,)

@@ -8,12 +8,11 @@ import time
 from collections import Counter
 
 import fetch
-from attacking import bystander, memory_of, suffered
+from attacking import bystander, memory_of, suffered, unattacked
 
 #: A text that is cut to the longest that the model takes, 256 tokens.
 TEXT = "a b c d " * 100
 TEXTS = (32, 64)
-LASTS_S = 10
 
 
 def embed(server, texts, codes):
@@ -35,9 +34,7 @@ def one_request(given):
     for flags in ((), ("--last-lane-limit-ms=0",)):
         how = " ".join(flags) or "by default"
         with given.serve(models, "--auto-profile=false", *flags) as server, memory_of(server) as grown:
-            with bystander(server) as times:
-                time.sleep(LASTS_S)
-            yield f"others, without the attack, {how}", suffered(times)
+            yield f"others, without the attack, {how}", unattacked(server)
             for texts in TEXTS:
                 codes = Counter()
                 asking = threading.Thread(target=embed, args=(server, texts, codes))

@@ -1,15 +1,30 @@
 """Attacks on a server whose models are loaded by requests: 300 small models, memory for 40. `make attacks` runs them
 with the others."""
 
+import itertools
 import random
-import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import attack_models
-import tritonclient.grpc as triton
-from attacking import LOAD, MB, ROW, asked_in_turn, bystander, latencies, memory_of, raw_call, suffered
+from attacking import (
+    LOAD,
+    MB,
+    ROW,
+    asked_in_turn,
+    attackers,
+    bystander,
+    connection,
+    counted,
+    ending,
+    latencies,
+    memory_of,
+    raw_call,
+    repeating,
+    suffered,
+    unattacked,
+)
 from clients import metric
 from onnx_bytes import scale
 from repository_on_disk import write_model
@@ -36,47 +51,26 @@ def serve(given, *flags, room=ROOM):
     return given.serve(folder, *FLAGS, f"--memory-budget-bytes={room * ONE}", *flags)
 
 
-def ask(client, model, codes):
-    try:
-        client.infer(model, ROW, client_timeout=30)
-        codes["answered"] += 1
-    except InferenceServerException as refusal:
-        codes[refusal.status().removeprefix("StatusCode.")] += 1
+def rotating(server, models, clients):
+    """A client that asks for these models in rotation, each of so many clients from another place on."""
 
-
-def counted(codes):
-    return ", ".join(f"{count} {code}" for code, count in sorted(codes.items()))
-
-
-def while_asked(server, models, clients):
-    """Clients ask for these models in rotation, each from another place on, until they are stopped; returns how their
-    requests ended, and what another client saw."""
-    codes, over = Counter(), threading.Event()
-
-    def client(place):
-        with triton.InferenceServerClient(server.grpc, channel_args=[("grpc.use_local_subchannel_pool", 1)]) as connected:
-            while not over.is_set():
-                ask(connected, models[place % len(models)], codes)
+    def client(number):
+        place = number * len(models) // clients
+        with connection(server) as connected:
+            while True:
+                yield ending(connected, models[place % len(models)], ROW, 30)
                 place += 1
 
-    threads = [threading.Thread(target=client, args=(at * len(models) // clients,)) for at in range(clients)]
-    with bystander(server, POPULAR) as times:
-        for thread in threads:
-            thread.start()
-        time.sleep(LASTS_S)
-        over.set()
-        for thread in threads:
-            thread.join()
-    return codes, times
+    return client
 
 
 def all_in_a_row(given):
     """Eight connections ask for all 300 models in a row, next to a client that uses one."""
     with serve(given) as server, memory_of(server) as grown:
-        with bystander(server, POPULAR) as times:
+        yield "others, without the attack", unattacked(server, POPULAR)
+        attack = rotating(server, [name(number) for number in range(MODELS)], 8)
+        with bystander(server, POPULAR) as times, attackers(8, attack) as codes:
             time.sleep(LASTS_S)
-        yield "others, without the attack", suffered(times)
-        codes, times = while_asked(server, [name(number) for number in range(MODELS)], 8)
         yield "others", suffered(times)
         loads = metric(server, "paternoster_on_demand_loads_total")
         yield "the attack", f"{counted(codes)}; {loads:.0f} loads, {grown():.0f} MB more resident at the peak"
@@ -86,24 +80,20 @@ def kept_alive(given):
     """A client keeps as many models in use as there is memory for, next to one that uses another model and one that asks
     for models that are not loaded."""
     with serve(given) as server:
-        with triton.InferenceServerClient(server.grpc) as client:
-            ask(client, POPULAR, Counter())
-        stop, codes, waits = threading.Event(), Counter(), []
+        with connection(server) as client:
+            ending(client, POPULAR, ROW)
+        waits = []
 
-        def newcomer():
-            number = MODELS // 2
-            with triton.InferenceServerClient(server.grpc) as client:
-                while not stop.is_set():
-                    began = time.monotonic()
-                    ask(client, name(number), codes)
-                    waits.append(time.monotonic() - began)
-                    number = (number + 1 - MODELS // 2) % (MODELS // 2) + MODELS // 2
+        def newcomer(_):
+            asked = rotating(server, [name(number) for number in range(MODELS // 2, MODELS)], 1)(0)
+            while True:
+                began = time.monotonic()
+                yield next(asked)
+                waits.append(time.monotonic() - began)
 
-        asking = threading.Thread(target=newcomer)
-        asking.start()
-        held, times = while_asked(server, [name(number) for number in range(ROOM - 1)], 4)
-        stop.set()
-        asking.join()
+        attack = rotating(server, [name(number) for number in range(ROOM - 1)], 4)
+        with attackers(1, newcomer) as codes, bystander(server, POPULAR) as times, attackers(4, attack) as held:
+            time.sleep(LASTS_S)
         yield "others", suffered(times)
         yield "the attack", counted(held)
         yield "requests for models not loaded", f"{counted(codes)}, longest {max(waits):.1f} s"
@@ -130,38 +120,69 @@ def abandoned_requests(given):
             asked = clients.map(lambda seed: asked_in_turn(server, models[:15], seed, LASTS_S), range(3))
             return [taken for times in asked for taken in times]
 
-    def leave(server, over):
-        draw, options = random.Random(9), [("grpc.use_local_subchannel_pool", 1)]
-        with triton.InferenceServerClient(server.grpc, channel_args=options) as client:
-            while not over.is_set():
+    def leaving(number):
+        draw = random.Random(number)
+        with connection(server) as client:
+            while True:
                 calls = [client.async_infer(draw.choice(models), ROW, lambda result, error: None) for _ in range(20)]
                 time.sleep(0.02)
                 for call in calls:
                     call.cancel()
+                    yield "left"
 
     with serve(given) as server, memory_of(server) as grown:
         yield "others, without the attack", latencies(others(server))
-        over = threading.Event()
-        leaving = threading.Thread(target=leave, args=(server, over))
-        leaving.start()
-        times = others(server)
-        over.set()
-        leaving.join()
+        with attackers(1, leaving) as codes:
+            times = others(server)
         yield "others", latencies(times)
         loads = metric(server, "paternoster_on_demand_loads_total")
-        yield "the attack", f"{loads:.0f} loads, {grown():.0f} MB more resident at the peak"
+        yield "the attack", f"{counted(codes)}; {loads:.0f} loads, {grown():.0f} MB more resident at the peak"
 
 
 def one_busy_model(given):
-    """Three clients use one model without a pause, next to one that uses another, where one has room."""
+    """Three clients use one model without a pause, next to one that uses another, where one has room. Without the attack,
+    the first model is used ten times a second, so that the second is loaded as often."""
+
+    def now_and_then(number):
+        for code in busy(number):
+            yield code
+            time.sleep(0.1)
+
     with serve(given, room=1) as server, memory_of(server) as grown:
-        yield "others, without the attack", latencies(asked_in_turn(server, [name(0)], 0, LASTS_S))
-        with ThreadPoolExecutor(4) as clients:
-            busy = [clients.submit(asked_in_turn, server, [name(1)], seed, LASTS_S) for seed in range(3)]
-            yield "others", latencies(asked_in_turn(server, [name(0)], 0, LASTS_S))
-            yield "the busy model", latencies([taken for times in busy for taken in times.result()])
+        busy = repeating(server, name(1), ROW)
+        with bystander(server, name(0)) as times, attackers(1, now_and_then):
+            time.sleep(LASTS_S)
+        yield "others, without the attack", suffered(times)
+        with bystander(server, name(0)) as times, attackers(3, busy) as codes:
+            time.sleep(LASTS_S)
+        yield "others", suffered(times)
         loads = metric(server, "paternoster_on_demand_loads_total")
-        yield "the attack", f"{loads:.0f} loads, {grown():.0f} MB more resident at the peak"
+        yield "the attack", f"{counted(codes)}; {loads:.0f} loads, {grown():.0f} MB more resident at the peak"
 
 
-ATTACKS = (all_in_a_row, kept_alive, largest_uploads, abandoned_requests, one_busy_model)
+def without_a_key(given):
+    """Eight clients without a key ask for the metadata and the configuration of all 300 models, next to a client that has
+    it."""
+    groups = "inference,model-repository"
+
+    def client(number):
+        with connection(server) as connected:
+            for place in itertools.count(number):
+                ask = (connected.get_model_metadata, connected.get_model_config)[place % 2]
+                try:
+                    ask(name(place % MODELS))
+                    yield "answered"
+                except InferenceServerException as refusal:
+                    yield refusal.status().removeprefix("StatusCode.")
+
+    with serve(given, f"--http-restricted-api={groups}:key=secret", f"--grpc-restricted-protocol={groups}:key=secret") as server:
+        key = {"triton-grpc-protocol-key": "secret"}
+        yield "others, without the attack", unattacked(server, POPULAR, headers=key)
+        with memory_of(server) as grown, bystander(server, POPULAR, headers=key) as times, attackers(8, client) as codes:
+            time.sleep(LASTS_S)
+        yield "others", suffered(times)
+        loads = metric(server, "paternoster_on_demand_loads_total")
+        yield "the attack", f"{counted(codes)}; {loads:.0f} loads, {grown():.0f} MB more resident at the peak"
+
+
+ATTACKS = (all_in_a_row, kept_alive, largest_uploads, abandoned_requests, one_busy_model, without_a_key)

@@ -1,18 +1,25 @@
 """Attacks by pipelines: many steps within each other, and steps whose outputs are large. `make attacks` runs them with
 the others."""
 
-import threading
 import time
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import tritonclient.grpc as triton
-from attacking import LOAD, MB, bystander, memory_of, raw_call, suffered
+from attacking import (
+    LOAD,
+    MB,
+    attackers,
+    bystander,
+    connection,
+    counted,
+    memory_of,
+    raw_call,
+    repeating,
+    suffered,
+    unattacked,
+)
 from clients import metric, tensor
-from onnx_bytes import blown_up, identity, text
+from onnx_bytes import blown_up, identity, scale, text
 from repository_on_disk import write_model, write_pipeline
-from tritonclient.utils import InferenceServerException
 
 #: Steps of a pipeline, which is the most that it may have.
 WIDTH = 256
@@ -30,39 +37,20 @@ def wide(repository, name, model, width, port=("FP32", [16]), output=("FP32", [1
     write_pipeline(repository, name, {"INPUT0": port}, named, steps)
 
 
-def ask_while(server, model, inputs, clients, codes):
-    """Clients send a request again and again for a while."""
-    over = threading.Event()
-
-    def client():
-        with triton.InferenceServerClient(server.grpc, channel_args=[("grpc.use_local_subchannel_pool", 1)]) as connected:
-            while not over.is_set():
-                try:
-                    connected.infer(model, inputs, client_timeout=60)
-                    codes["answered"] += 1
-                except InferenceServerException as refusal:
-                    codes[refusal.status().removeprefix("StatusCode.")] += 1
-
-    with ThreadPoolExecutor(clients) as pool:
-        asking = [pool.submit(client) for _ in range(clients)]
-        time.sleep(LASTS_S)
-        over.set()
-        for one in asking:
-            one.result()
-
-
 def attacked(server, model, inputs, clients):
     """Yields what others see without clients that ask this model, and with them."""
-    with bystander(server) as times:
-        time.sleep(LASTS_S)
-    yield "others, without the attack", suffered(times)
-    codes = Counter()
-    with memory_of(server) as grown, bystander(server) as times:
-        ask_while(server, model, inputs, clients, codes)
+    yield "others, without the attack", unattacked(server)
+    attack = repeating(server, model, inputs)
+    with memory_of(server) as grown:
+        # What the first requests make is there before times are taken.
+        with attackers(clients, attack):
+            time.sleep(1)
+        with bystander(server) as times, attackers(clients, attack) as codes:
+            time.sleep(LASTS_S)
         pending = metric(server, "paternoster_pending_requests")
     yield f"others, {clients} clients", suffered(times)
-    ends = ", ".join(f"{count} {code}" for code, count in sorted(codes.items()))
-    yield "the attack", f"{ends}; {grown():.0f} MB more resident at the peak, {pending:.0f} requests pending at its end"
+    ends = counted(codes)
+    yield "the attack", f"{ends}; {grown():.0f} MB more resident at the peak, {pending:.0f} requests pending after it"
 
 
 def pipelines_within_each_other(given):
@@ -90,4 +78,33 @@ def large_outputs_of_steps(given):
         yield from attacked(server, "large", [tensor("INPUT0", np.ones((8, 1), np.float32))], 8)
 
 
-ATTACKS = (pipelines_within_each_other, large_outputs_of_steps)
+def steps_that_give_one_tensor(given):
+    """Three steps, of which each row runs one, give the output. Eight clients have rows of all kinds."""
+    folder, kinds = given.empty(), range(1, 4)
+    write_model(folder, "identity", identity())
+    steps = []
+    for kind in kinds:
+        write_model(folder, f"scale{kind}", scale(kind))
+        when = f"when: {{ tensor: KIND, equals: {kind} }}"
+        steps.append(f"model: {{ name: scale{kind}, inputs: {{ INPUT0: IN }}, outputs: {{ OUTPUT0: OUT }}, {when} }}")
+    port = ("FP32", [16])
+    write_pipeline(folder, "any", {"IN": port, "KIND": ("FP32", [1])}, {"OUT": port}, steps)
+
+    def client(number):
+        rng = np.random.default_rng(number)
+        with connection(server) as connected:
+            while True:
+                chosen = rng.choice(kinds, (rng.integers(1, 9), 1)).astype(np.float32)
+                values = rng.integers(1, 1000, (len(chosen), 16)).astype(np.float32)
+                answer = connected.infer("any", [tensor("IN", values), tensor("KIND", chosen)])
+                yield "right" if np.array_equal(answer.as_numpy("OUT"), values * chosen) else "WRONG"
+
+    with given.serve(folder) as server:
+        yield "others, without the attack", unattacked(server)
+        with memory_of(server) as grown, bystander(server) as times, attackers(8, client) as codes:
+            time.sleep(LASTS_S)
+        yield "others, 8 clients", suffered(times)
+        yield "the attack", f"{counted(codes)}; {grown():.0f} MB more resident at the peak"
+
+
+ATTACKS = (pipelines_within_each_other, large_outputs_of_steps, steps_that_give_one_tensor)

@@ -3,19 +3,15 @@ what they are made of. `make attacks` runs them with the others."""
 
 import json
 import shutil
-import threading
 import time
 import urllib.error
 import urllib.request
-from collections import Counter
 
 import numpy as np
-import tritonclient.grpc as triton
-from attacking import MB, bystander, memory_of, suffered
+from attacking import MB, attackers, bystander, counted, memory_of, repeating, suffered, unattacked
 from clients import metric, tensor
 from onnx_bytes import constant, model, node, port
 from repository_on_disk import write_model, write_pipeline
-from tritonclient.utils import InferenceServerException
 
 LASTS_S = 10
 #: The memory that requests may take together, in bytes.
@@ -65,37 +61,12 @@ def classifier():
     return model(nodes, inputs, outputs, [constant("weights", weights)])
 
 
-def while_asked(server, ask, clients=4):
-    """Clients ask until they are stopped; returns how that ended, what another client saw, and the memory."""
-    codes, over = Counter(), threading.Event()
-
-    def client():
-        while not over.is_set():
-            codes[ask(server)] += 1
-
-    threads = [threading.Thread(target=client) for _ in range(clients)]
-    with memory_of(server) as grown, bystander(server) as times:
-        for thread in threads:
-            thread.start()
+def figures(server, what, client):
+    with memory_of(server) as grown, bystander(server) as times, attackers(4, client) as codes:
         time.sleep(LASTS_S)
-        over.set()
-        for thread in threads:
-            thread.join()
-    return codes, times, grown()
-
-
-def figures(server, what, ask):
-    codes, times, grown = while_asked(server, ask)
     yield f"{what}: others", suffered(times)
-    counted = ", ".join(f"{count} {code}" for code, count in sorted(codes.items()))
     held = metric(server, "paternoster_pending_bytes")
-    yield f"{what}: the attack", f"{counted}; {grown:.0f} MB more resident, {held / MB:.0f} MB reserved after it"
-
-
-def alone(server):
-    with bystander(server) as times:
-        time.sleep(LASTS_S)
-    return suffered(times)
+    yield f"{what}: the attack", f"{counted(codes)}; {grown():.0f} MB more resident, {held / MB:.0f} MB reserved after it"
 
 
 def short_texts(given):
@@ -106,23 +77,11 @@ def short_texts(given):
     write_tokenizing(folder, "prompted", tokenizer(), prompts)
     write_tokenizing(folder, "templated", tokenizer(TEMPLATE_TOKENS), "")
 
-    def asking(name, rows):
-        text = tensor("TEXT", np.full((rows, 1), b"a", object))
-
-        def ask(server):
-            with triton.InferenceServerClient(server.grpc, channel_args=[("grpc.use_local_subchannel_pool", 1)]) as client:
-                try:
-                    client.infer(name, [text], client_timeout=60)
-                    return "answered"
-                except InferenceServerException as refusal:
-                    return refusal.status().removeprefix("StatusCode.")
-
-        return ask
-
     with given.serve(folder, f"--max-pending-bytes={LIMIT}") as server:
-        yield "others, without the attack", alone(server)
+        yield "others, without the attack", unattacked(server)
         for name, rows in (("prompted", 60), ("prompted", 1500), ("templated", 60), ("templated", 1500)):
-            yield from figures(server, f"{name}, {rows} texts", asking(name, rows))
+            text = tensor("TEXT", np.full((rows, 1), b"a", object))
+            yield from figures(server, f"{name}, {rows} texts", repeating(server, name, [text]))
 
 
 def many_classes(given):
@@ -133,25 +92,26 @@ def many_classes(given):
     (made / "model.yaml").write_text("text: { task: classify }\n")
     (made / "tokenizer.json").write_text(tokenizer())
 
-    def asking(texts):
+    def asking(server, texts):
         body = json.dumps({"inputs": [["a"]] * texts}).encode()
+        request = urllib.request.Request(f"http://{server.http}/predict", body, {"Content-Type": "application/json"})
 
-        def ask(server):
-            request = urllib.request.Request(f"http://{server.http}/predict", body, {"Content-Type": "application/json"})
-            try:
-                with urllib.request.urlopen(request, timeout=60) as answer:
-                    while answer.read(1 << 20):
-                        pass
-                    return "answered"
-            except urllib.error.HTTPError as refusal:
-                return str(refusal.code)
+        def client(_):
+            while True:
+                try:
+                    with urllib.request.urlopen(request, timeout=60) as answer:
+                        while answer.read(1 << 20):
+                            pass
+                        yield "answered"
+                except urllib.error.HTTPError as refusal:
+                    yield str(refusal.code)
 
-        return ask
+        return client
 
     with given.serve(folder, f"--max-pending-bytes={LIMIT}") as server:
-        yield "others, without the attack", alone(server)
+        yield "others, without the attack", unattacked(server)
         for texts in (1, 8, 256):
-            yield from figures(server, f"{texts} texts", asking(texts))
+            yield from figures(server, f"{texts} texts", asking(server, texts))
 
 
 ATTACKS = (short_texts, many_classes)

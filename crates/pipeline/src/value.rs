@@ -3,11 +3,14 @@
 //! Rows become separate where they differ in shape (texts of different lengths) or where some of them skip a step. They
 //! are joined again for the response.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use paternoster_executor::InputTensor;
 use paternoster_model::{DataType, Dims, ShapeText, TensorSpec, element_count};
 use paternoster_observe::budget::{Exhausted, Reservation};
-use tokio::task::spawn_blocking;
+
+use super::workers::{Progress, WorkerGroup};
 
 /// Bytes of the length in front of each BYTES element.
 const LENGTH_BYTES: usize = size_of::<u32>();
@@ -119,6 +122,9 @@ fn skip(data: &[u8], mut position: usize, count: usize) -> Option<usize> {
 /// Joins that build more than this many bytes run on a worker thread: copying so many takes well below a millisecond.
 const MOST_JOINED_HERE_BYTES: usize = 256 << 10;
 
+/// About how long it takes to copy a byte.
+const NS_OF_A_BYTE: u64 = 1;
+
 /// Joins rows along the first axis. Rows that are shorter along another axis are padded to the longest with zeros, or
 /// with empty strings; a row that has no tensor is all zeros. `room` grows by what is built.
 ///
@@ -128,6 +134,7 @@ pub(crate) async fn join(
     rows: Vec<Option<InputTensor>>,
     spec: &TensorSpec,
     room: &mut Reservation,
+    workers: &WorkerGroup,
 ) -> Result<InputTensor, ValueFault> {
     let joining = Joining::new(rows, spec)?;
     if let [Some(only)] = &joining.rows[..] {
@@ -140,8 +147,9 @@ pub(crate) async fn join(
     // Held until the thread has ended, which may be after the request.
     let mut held = room.split_off(0);
     held.grow_now(joining.bytes)?;
-    let work = spawn_blocking(|| (joining.run(), held)).await;
-    let (joined, held) = work.map_err(|error| ValueFault::Failed(error.to_string()))?;
+    let effort = Duration::from_nanos((joining.bytes as u64).saturating_mul(NS_OF_A_BYTE));
+    let work = workers.run(effort, None, move || Progress::Done((joining.run(), held.take())));
+    let (joined, held) = work.await.map_err(|error| ValueFault::Failed(error.to_string()))?;
     room.absorb(held);
     joined
 }
@@ -173,11 +181,11 @@ impl Joining {
         Ok(Self { rows, shape, row_elements, size, bytes })
     }
 
-    fn run(self) -> Result<InputTensor, ValueFault> {
+    fn run(&self) -> Result<InputTensor, ValueFault> {
         let Self { rows, shape, row_elements, size, bytes } = self;
-        let dims = &shape[1..];
-        let mut joined = BytesMut::with_capacity(bytes);
-        for row in &rows {
+        let (dims, size) = (&shape[1..], *size);
+        let mut joined = BytesMut::with_capacity(*bytes);
+        for row in rows {
             match row {
                 None => joined.resize(joined.len() + row_elements * size.unwrap_or(LENGTH_BYTES), 0),
                 Some(row) if row.shape[1..] == *dims => joined.extend_from_slice(&row.data),
@@ -188,7 +196,7 @@ impl Joining {
                 })?,
             }
         }
-        Ok(InputTensor { shape, data: joined.freeze() })
+        Ok(InputTensor { shape: shape.clone(), data: joined.freeze() })
     }
 }
 
@@ -255,6 +263,7 @@ mod tests {
     use paternoster_observe::budget::Budget;
 
     use super::*;
+    use crate::Workers;
 
     fn tensor(shape: &[i64], data: &[u8]) -> InputTensor {
         InputTensor { shape: Dims::from_slice(shape), data: Bytes::copy_from_slice(data) }
@@ -267,6 +276,10 @@ mod tests {
 
     fn room() -> Reservation {
         Reservation::none(&Budget::of_bytes(1 << 20))
+    }
+
+    fn joins() -> WorkerGroup {
+        Workers::new(1).joins
     }
 
     #[test]
@@ -284,7 +297,7 @@ mod tests {
     async fn shorter_rows_are_padded_and_absent_rows_are_zeros() {
         let spec = TensorSpec::new("t", DataType::Uint8, &[-1, 2]);
         let rows = [Some(tensor(&[1, 1, 2], &[1, 2])), None, Some(tensor(&[1, 2, 2], &[3, 4, 5, 6]))];
-        let joined = join(rows.to_vec(), &spec, &mut room()).await.expect("it fits");
+        let joined = join(rows.to_vec(), &spec, &mut room(), &joins()).await.expect("it fits");
         assert_eq!(&joined.shape[..], [3, 2, 2]);
         assert_eq!(&joined.data[..], [1, 2, 0, 0, 0, 0, 0, 0, 3, 4, 5, 6]);
     }
@@ -293,7 +306,7 @@ mod tests {
     async fn strings_are_padded_with_empty_ones() {
         let spec = TensorSpec::new("t", DataType::Bytes, &[-1]);
         let rows = [Some(tensor(&[1, 1], &strings(&["a"]))), Some(tensor(&[1, 2], &strings(&["b", "c"]))), None];
-        let joined = join(rows.to_vec(), &spec, &mut room()).await.expect("it fits");
+        let joined = join(rows.to_vec(), &spec, &mut room(), &joins()).await.expect("it fits");
         assert_eq!(&joined.shape[..], [3, 2]);
         assert_eq!(joined.data, strings(&["a", "", "b", "c", "", ""]));
     }
@@ -301,7 +314,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_of_which_no_row_has_a_tensor_has_the_shape_of_the_specification() {
         let spec = TensorSpec::new("t", DataType::Fp32, &[3, -1]);
-        let joined = join(vec![None, None], &spec, &mut room()).await.expect("it fits");
+        let joined = join(vec![None, None], &spec, &mut room(), &joins()).await.expect("it fits");
         assert_eq!((&joined.shape[..], joined.data.len()), (&[2, 3, 0][..], 0));
     }
 
@@ -310,7 +323,10 @@ mod tests {
         let spec = TensorSpec::new("t", DataType::Uint8, &[-1]);
         let mut room = Reservation::none(&Budget::of(5));
         let rows = [Some(tensor(&[1, 3], &[1, 2, 3])), Some(tensor(&[1, 1], &[1]))];
-        assert!(matches!(join(rows.to_vec(), &spec, &mut room).await, Err(ValueFault::NoRoom(_))), "six bytes");
+        assert!(
+            matches!(join(rows.to_vec(), &spec, &mut room, &joins()).await, Err(ValueFault::NoRoom(_))),
+            "six bytes"
+        );
         assert_eq!(room.amount(), 0);
     }
 }

@@ -53,7 +53,8 @@ impl Run {
             }
             let parts: Vec<Option<InputTensor>> =
                 results.iter().map(|result| result[number].as_ref().and_then(joint)).collect();
-            let joined = join(parts, &binding.spec.outputs[output], room).await;
+            let joins = &self.pipeline.options.workers.joins;
+            let joined = join(parts, &binding.spec.outputs[output], room, joins).await;
             outputs.push(Some(Value::Joint(joined.map_err(|fault| self.fault(step, tensor, fault))?)));
         }
         Ok(outputs)

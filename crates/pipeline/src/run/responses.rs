@@ -63,7 +63,7 @@ impl Run {
     /// Sends the response of a request whose steps have all ended.
     pub(super) async fn respond(&mut self, state: &State) -> Result<(), InferError> {
         let pipeline = Arc::clone(&self.pipeline);
-        let held = self.room.amount();
+        let (held, joins) = (self.room.amount(), &pipeline.options.workers.joins);
         let only = self.only.take();
         let wanted: Vec<(&TensorSpec, TensorIx)> = match &only {
             Some((spec, tensor)) => vec![(spec, *tensor)],
@@ -79,8 +79,8 @@ impl Run {
             let of_steps = TensorSpec::new(&spec.name, spec.datatype, spec.graph_dims());
             let whole = match state.value(tensor).map(|given| &given.value) {
                 Some(Value::Joint(tensor)) => Ok(tensor.clone()),
-                Some(Value::Rows(rows)) => join(rows.clone(), &of_steps, &mut self.room).await,
-                None => join(vec![None; if batched { self.rows } else { 1 }], &of_steps, &mut self.room).await,
+                Some(Value::Rows(rows)) => join(rows.clone(), &of_steps, &mut self.room, joins).await,
+                None => join(vec![None; if batched { self.rows } else { 1 }], &of_steps, &mut self.room, joins).await,
             };
             let output = whole.and_then(|whole| leave(whole, spec, batched));
             outputs.push(output.map_err(|fault| invalid(&format!("output '{}'", spec.name), fault))?);

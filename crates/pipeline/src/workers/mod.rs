@@ -27,12 +27,15 @@ pub struct Workers {
     pub texts: WorkerGroup,
     /// For images.
     pub images: WorkerGroup,
+    /// For rows that are joined to large tensors.
+    pub joins: WorkerGroup,
 }
 
 impl Workers {
-    /// Creates groups of `count` threads each, and one more that is kept for turns below 64 ms.
+    /// Creates groups of `count` threads each, and one more that is kept for turns below 64 ms. To join rows is to copy
+    /// memory, which few threads do as fast as many.
     pub fn new(count: usize) -> Self {
-        Self { texts: WorkerGroup::new(count), images: WorkerGroup::new(count) }
+        Self { texts: WorkerGroup::new(count), images: WorkerGroup::new(count), joins: WorkerGroup::new(1) }
     }
 }
 
