@@ -33,8 +33,8 @@ impl Run {
         Ok(if mask.iter().all(|&holds| holds) { None } else { Some(mask) })
     }
 
-    /// Returns the requests of a step, each with the bytes of its outputs as far as they are known, and how the rows are
-    /// spread over them.
+    /// Returns the requests of a step, each with the bytes of its outputs as far as they are known, and how the rows
+    /// are spread over them.
     pub(super) fn requests(
         &self,
         step: usize,
@@ -102,8 +102,8 @@ impl Run {
     }
 }
 
-/// Returns a request of a step's version, after the checks that a client's request passes, and the bytes of its outputs,
-/// as far as these are known.
+/// Returns a request of a step's version, after the checks that a client's request passes, and the bytes of its
+/// outputs, as far as these are known.
 fn request(
     common: &InferRequest,
     binding: &Binding,
