@@ -1,5 +1,6 @@
 """Model directories that tests write."""
 
+import shutil
 from pathlib import Path
 
 
@@ -36,3 +37,19 @@ def write_pipeline(repository, name, inputs, outputs, steps, max_batch_size=8):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "model.yaml").write_text("\n".join([*lines, "pipeline:", *(f"  - {step}" for step in steps)]) + "\n")
     return folder
+
+
+#: The files beside an encoder's weights, as sentence-transformers writes them.
+DESCRIPTIONS = (
+    "config.json", "tokenizer.json", "tokenizer_config.json", "modules.json", "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+)  # fmt: skip
+
+
+def lay_out(folder, graph, minilm):
+    """Writes a directory of MiniLM as Hugging Face has it, of the example model `graph` and the checkpoint's files."""
+    (folder / "onnx").mkdir(parents=True)
+    (folder / "onnx" / "model.onnx").hardlink_to(graph / "1" / "model.onnx")
+    for name in DESCRIPTIONS:
+        shutil.copy(minilm / name, folder / name)
+    shutil.copytree(minilm / "1_Pooling", folder / "1_Pooling")

@@ -22,7 +22,7 @@ from clients import change, metric, on_page, refused, scrape, statistics, tensor
 from conftest import ROOT, fetched
 from minilm_reference import embed
 from onnx_bytes import constant, external, model, node, port
-from repository_on_disk import write_model
+from repository_on_disk import lay_out, write_model
 from tokenizers import Tokenizer
 
 TOLERANCE = 1e-5
@@ -32,10 +32,6 @@ ODD = [
     "x" * 3000, "[CLS] not special [SEP]", "line\nbreak\ttab",
 ]  # fmt: skip
 WORDS = "the cat sat on a mat while rates rose and trains left for the sea under clouds of unbelievable antiquity".split()
-DESCRIPTIONS = (
-    "config.json", "tokenizer.json", "tokenizer_config.json", "modules.json", "sentence_bert_config.json",
-    "config_sentence_transformers.json",
-)  # fmt: skip
 
 
 def random_texts(count):
@@ -73,12 +69,7 @@ def laid_out(tmp_path_factory, made_models):
     made_models(
         "examples", "--only", "minilm,sentences,triage,urgency,desk,reranker", "--minilm", fetch.minilm(), folder=folder
     )
-    plain = folder / "plain"
-    (plain / "onnx").mkdir(parents=True)
-    (plain / "onnx" / "model.onnx").hardlink_to(folder / "minilm" / "1" / "model.onnx")
-    for name in DESCRIPTIONS:
-        shutil.copy(fetch.minilm() / name, plain / name)
-    shutil.copytree(fetch.minilm() / "1_Pooling", plain / "1_Pooling")
+    lay_out(folder / "plain", folder / "minilm", fetch.minilm())
     return folder
 
 

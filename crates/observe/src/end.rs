@@ -11,7 +11,7 @@ pub enum RequestEnd {
     Failed,
     /// It was rejected before it ran: the queue was full, its time in the queue was over, or it had no prospects.
     Rejected,
-    /// It was rejected because of its content.
+    /// It was rejected because of its content: a fault of the client.
     Invalid,
     /// There was no room for its reply or for the state of its sequence.
     NoRoom,
@@ -32,7 +32,8 @@ impl RequestEnd {
             Self::Completed | Self::Moved => None,
             Self::Failed => Some(FailureReason::Backend),
             Self::Rejected | Self::NoRoom => Some(FailureReason::Rejected),
-            Self::Invalid | Self::Lost => Some(FailureReason::Other),
+            Self::Invalid => Some(FailureReason::Invalid),
+            Self::Lost => Some(FailureReason::Other),
             Self::Expired => Some(FailureReason::Expired),
             Self::Cancelled => Some(FailureReason::Canceled),
         }
@@ -58,7 +59,7 @@ impl fmt::Display for RequestEnd {
     }
 }
 
-/// Why a request failed: the `reason` label of `nv_inference_request_failure`.
+/// Why a request failed: the `reason` label of `nv_inference_request_failure`, but for [`Self::Invalid`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureReason {
     /// Queue full, queue timeout, or no room.
@@ -69,6 +70,8 @@ pub enum FailureReason {
     Expired,
     /// The engine failed it.
     Backend,
+    /// Its client sent what the model cannot take. It is no failure of the model, and has a separate counter.
+    Invalid,
     /// Anything else.
     Other,
 }
@@ -81,6 +84,7 @@ impl FailureReason {
             Self::Canceled => "CANCELED",
             Self::Expired => "EXPIRED",
             Self::Backend => "BACKEND",
+            Self::Invalid => "INVALID",
             Self::Other => "OTHER",
         }
     }
@@ -97,6 +101,8 @@ pub struct FailureCounts {
     pub backend: u64,
     /// Failures with reason OTHER.
     pub other: u64,
+    /// Requests whose content was wrong, which are no failures.
+    pub invalid: u64,
     /// Requests whose client's deadline passed; included in `canceled`.
     pub expired: u64,
 }
@@ -111,6 +117,7 @@ impl FailureCounts {
                 self.expired += 1;
             }
             FailureReason::Backend => self.backend += 1,
+            FailureReason::Invalid => self.invalid += 1,
             FailureReason::Other => self.other += 1,
         }
     }

@@ -326,13 +326,12 @@ mod tests {
     fn every_end_is_the_same_to_all_that_show_it() {
         let none = FailureCounts::default();
         let rejected = FailureCounts { rejected: 1, ..none };
-        let other = FailureCounts { other: 1, ..none };
         let expected = [
             (RequestEnd::Failed, "failed", FailureCounts { backend: 1, ..none }, 0),
             (RequestEnd::Rejected, "rejected", rejected, 1),
-            (RequestEnd::Invalid, "rejected", other, 1),
+            (RequestEnd::Invalid, "rejected", FailureCounts { invalid: 1, ..none }, 1),
             (RequestEnd::NoRoom, "failed", rejected, 0),
-            (RequestEnd::Lost, "failed", other, 0),
+            (RequestEnd::Lost, "failed", FailureCounts { other: 1, ..none }, 0),
             (RequestEnd::Expired, "expired", FailureCounts { expired: 1, canceled: 1, ..none }, 0),
             (RequestEnd::Cancelled, "cancelled", FailureCounts { canceled: 1, ..none }, 0),
         ];
@@ -341,7 +340,9 @@ mod tests {
             ObservedRequest::arrived(&version, 10, 7, 1, None, None).ended(&version, 30, end);
             let read = version.stats.reading();
             assert_eq!(read.failures, failures, "{end:?}");
-            assert_eq!((read.pending, read.stats.inference_stats.fail), (0, Tally { count: 1, ns: 20 }), "{end:?}");
+            let failed = if end == RequestEnd::Invalid { Tally::default() } else { Tally { count: 1, ns: 20 } };
+            assert_eq!((read.pending, read.in_flight), (0, 0), "{end:?}");
+            assert_eq!(read.stats.inference_stats.fail, failed, "{end:?}");
             assert_eq!(version.pool.snapshot().rejections.count(), rejections, "{end:?}");
             let Some(Record::Ended { how, .. }) = recorded(&version).pop() else { panic!("{end:?} is not recorded") };
             assert_eq!(how.to_string(), word);

@@ -36,6 +36,15 @@ pub trait BuiltIn: Any + fmt::Debug + Send + Sync {
     /// Returns an upper limit of the bytes that its work builds for these inputs.
     fn built_bytes(&self, inputs: &[Option<Value>]) -> usize;
 
+    /// Checks the inputs that come with the request, before any step runs; those that other steps give are `None`.
+    /// `dims` are the declared dimensions of each input with its batch axis, -1 where they vary.
+    ///
+    /// # Errors
+    /// If an input is not what the step expects.
+    fn check(&self, _given: &[Option<Value>], _dims: &[&[i64]], _rows: usize) -> Result<(), BuiltInFault> {
+        Ok(())
+    }
+
     /// Begins to compute the outputs of `rows` rows. `inputs` are in the order of [`Self::inputs`]; those that are
     /// optional may be absent.
     ///

@@ -102,10 +102,25 @@ impl BuiltIn for Pool {
         as_fp32(longest).saturating_add(outputs).saturating_add(vector.saturating_mul(2))
     }
 
+    fn check(&self, given: &[Option<Value>], dims: &[&[i64]], rows: usize) -> Result<(), BuiltInFault> {
+        let width = dims[0].last().and_then(|&width| usize::try_from(width).ok());
+        let (Some(width), Some(wanted)) = (width, &given[1]) else { return Ok(()) };
+        let wanted = wanted.by_row(DataType::Int32, rows).map_err(|fault| BuiltInFault::Invalid(fault.to_string()))?;
+        wanted.iter().flatten().try_for_each(|wanted| dimensions(wanted, width).map(|_| ()))
+    }
+
     fn begin(self: Arc<Self>, inputs: Vec<Option<Value>>, rows: usize) -> Result<Box<dyn StepWork>, BuiltInFault> {
         let given = InputRows::new(&inputs, &self.inputs, rows)?;
         Ok(Box::new(Pooled { options: self.options, given, vectors: Vec::with_capacity(rows) }))
     }
+}
+
+/// Returns how many numbers of a vector of `width` a request wants.
+fn dimensions(wanted: &InputTensor, width: usize) -> Result<usize, BuiltInFault> {
+    let wanted = integers(&wanted.data, DataType::Int32).first().copied().unwrap_or(0);
+    let dimensions = usize::try_from(wanted).ok().filter(|wanted| (1..=width).contains(wanted));
+    let text = || format!("expected dimensions from 1 to {width}, but found {wanted}");
+    dimensions.ok_or_else(|| BuiltInFault::Invalid(text()))
 }
 
 /// The work of a request.
@@ -128,14 +143,8 @@ impl StepWork for Pooled {
         };
         let width = states.shape.last().map_or(0, |&width| width.max(0) as usize);
         let mut vector = pooling.pool(&floats(&states.data, datatype), width);
-        if let Some(wanted) =
-            given.get(1, row).and_then(|wanted| integers(&wanted.data, DataType::Int32).first().copied())
-        {
-            let dimensions = usize::try_from(wanted).ok().filter(|wanted| (1..=width).contains(wanted));
-            let dimensions = dimensions.ok_or_else(|| {
-                BuiltInFault::Invalid(format!("expected dimensions from 1 to {width}, but found {wanted}"))
-            })?;
-            cut(&mut vector, dimensions);
+        if let Some(wanted) = given.get(1, row) {
+            cut(&mut vector, dimensions(wanted, width)?);
         }
         if given.get(2, row).map_or(normalizes, |flag| flag.data.first() != Some(&0)) {
             normalize(&mut vector);

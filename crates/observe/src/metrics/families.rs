@@ -57,7 +57,7 @@ const fn version_counter(name: &'static str, help: &'static str, value: fn(&Vers
 }
 
 /// All families of one number per version.
-pub(super) const PER_VERSION: [PerVersion; 11] = [
+pub(super) const PER_VERSION: [PerVersion; 12] = [
     version_counter("nv_inference_request_success", "Requests answered, whatever their batch size", |read| {
         read.stats.inference_stats.success.count
     }),
@@ -92,6 +92,9 @@ pub(super) const PER_VERSION: [PerVersion; 11] = [
     },
     version_counter("paternoster_expired_requests_total", "Requests whose client's deadline passed", |read| {
         read.failures.expired
+    }),
+    version_counter("paternoster_invalid_requests_total", "Requests whose content the model cannot take", |read| {
+        read.failures.invalid
     }),
     version_counter(
         "paternoster_batch_slack_misses_total",

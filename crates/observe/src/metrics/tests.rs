@@ -104,6 +104,7 @@ fn our_families_stand_beside_them() {
         "paternoster_connections_limit gauge",
         "paternoster_connections_refused_total counter",
         "paternoster_expired_requests_total counter",
+        "paternoster_invalid_requests_total counter",
         "paternoster_lanes_replaced_total counter",
         "paternoster_lanes_stuck gauge",
         "paternoster_pending_bytes gauge",

@@ -332,7 +332,9 @@ impl ModelStats {
     /// Records a request that failed after `total_ns`.
     pub fn failure(&self, reason: FailureReason, total_ns: u64) {
         let mut totals = self.totals.lock();
-        totals.stats.inference_stats.fail.add(total_ns);
+        if reason != FailureReason::Invalid {
+            totals.stats.inference_stats.fail.add(total_ns);
+        }
         totals.failures.add(reason);
     }
 
@@ -432,7 +434,7 @@ impl ModelStats {
         let admitted = self.admitted.load(Ordering::Relaxed);
         let InferenceStats { success, fail, cache_hit, .. } = stats.inference_stats;
         // What the cache answered was not admitted. The difference is right although both numbers wrap.
-        let ended = (success.count + fail.count).saturating_sub(cache_hit.count) as u32;
+        let ended = (success.count + fail.count + failures.invalid).saturating_sub(cache_hit.count) as u32;
         let in_flight = ((admitted >> 32) as u32).wrapping_sub(ended).cast_signed();
         VersionReading {
             stats,

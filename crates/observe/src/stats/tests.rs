@@ -73,17 +73,18 @@ fn sizes_that_were_not_announced_are_counted_too_and_stay_sorted() {
 }
 
 #[test]
-fn an_expired_request_is_cancelled_and_expired() {
+fn an_expired_request_is_cancelled_and_expired_and_an_invalid_one_no_failure() {
     let stats = ModelStats::default();
     stats.failure(FailureReason::Expired, 7);
     stats.failure(FailureReason::Canceled, 1);
     stats.failure(FailureReason::Rejected, 1);
     stats.failure(FailureReason::Backend, 1);
     stats.failure(FailureReason::Other, 1);
+    stats.failure(FailureReason::Invalid, 1);
 
     let read = stats.reading();
     assert_eq!(read.stats.inference_stats.fail, Tally { count: 5, ns: 11 });
-    let counted = FailureCounts { rejected: 1, canceled: 2, backend: 1, other: 1, expired: 1 };
+    let counted = FailureCounts { rejected: 1, canceled: 2, backend: 1, other: 1, invalid: 1, expired: 1 };
     assert_eq!(read.failures, counted);
     assert_eq!(read.stats.inference_stats.success.count, 0, "a failed request is not answered");
     assert_eq!(read.request_duration.count(), 0, "histograms hold answered requests");

@@ -189,7 +189,10 @@ impl Run {
 
     async fn finish(&mut self, state: Option<State>) -> Result<(), InferError> {
         let outcome = match (self.refused, state) {
-            (None, Some(state)) => self.drive(state).await,
+            (None, Some(state)) => match self.check_built_in(&state) {
+                Ok(()) => self.drive(state).await,
+                Err(error) => Err(error),
+            },
             (None, None) => Ok(()),
             (Some(full), _) => Err(InferError::NoRoom(full)),
         };

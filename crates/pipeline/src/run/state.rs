@@ -70,6 +70,11 @@ impl State {
         self.tensors[tensor].given.first().map(|(_, value)| value)
     }
 
+    /// Whether a step waits for what others give.
+    pub(super) fn waits(&self, step: usize) -> bool {
+        self.missing[step] > 0
+    }
+
     fn keep(&mut self, tensor: TensorIx, step: usize, value: TensorValue) {
         let state = &mut self.tensors[tensor];
         if state.readers > 0 {

@@ -9,10 +9,28 @@ use futures_util::future::{Either, ready};
 use paternoster_executor::InferError;
 use paternoster_observe::{RequestTimings, StepTimings};
 
-use super::{Answer, Run, located};
+use super::{Answer, Run, State, located};
 use crate::{BuiltInFault, Progress, Runs, Stop, Value};
 
 impl Run {
+    /// Lets built-in steps that run later check what comes with the request, before models run.
+    pub(super) fn check_built_in(&self, state: &State) -> Result<(), InferError> {
+        let pipeline = &self.pipeline;
+        for (step, described) in pipeline.graph.steps.iter().enumerate() {
+            let Runs::BuiltIn(built_in) = &described.runs else { continue };
+            if !state.waits(step) {
+                continue;
+            }
+            let inputs = &pipeline.known_binding(step).inputs;
+            let given = inputs.iter().map(|tensor| tensor.and_then(|tensor| Some(state.value(tensor)?.value.clone())));
+            let given: Vec<Option<Value>> = given.collect();
+            let dims = inputs.iter().map(|tensor| tensor.map_or(&[][..], |tensor| &pipeline.kinds[tensor].dims));
+            let checked = built_in.check(&given, &dims.collect::<Vec<_>>(), self.rows);
+            checked.map_err(|fault| located(pipeline, step, InferError::Invalid(fault.to_string())))?;
+        }
+        Ok(())
+    }
+
     /// Runs a built-in step: here if that is short, else on a worker thread.
     pub(super) fn built_in(
         &self,

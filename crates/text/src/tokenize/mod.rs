@@ -178,9 +178,7 @@ impl Tokenize {
             Truncate::Right => &ids[..most],
             Truncate::Left => &ids[ids.len() - most..],
         };
-        let read = ids.iter().map(|&id| u32::try_from(id).ok().filter(|&id| i32::try_from(id).is_ok()));
-        let ids: Option<Vec<u32>> = read.collect();
-        let ids = ids.ok_or_else(|| "expected ids of tokens from 0 to 2147483647".to_owned())?;
+        let ids: Vec<u32> = ids.iter().map(|&id| self.tokenizer.check_id(id)).collect::<Result<_, _>>()?;
         Ok(Tokens { types: vec![0; ids.len()], ids, offsets: Vec::new(), is_of_first: Vec::new() })
     }
 }

@@ -57,6 +57,8 @@ pub struct TextTokenizer {
     options: TokenizerOptions,
     /// Of the tokens that are added to a pair.
     added_names_bytes: usize,
+    /// How many tokens there are.
+    vocabulary: usize,
 }
 
 /// The tokens of a text.
@@ -170,7 +172,8 @@ impl TextTokenizer {
             let text = format!("it adds {added} tokens to a pair of texts, and at most {most} are allowed");
             return Err(TokenizerFault::File(text));
         }
-        let mut made = Self { tokenizer, options, added_names_bytes: 0 };
+        let vocabulary = tokenizer.get_vocab_size(true);
+        let mut made = Self { tokenizer, options, added_names_bytes: 0, vocabulary };
         // Inconsistencies, such as a special token that the vocabulary lacks, show only in use.
         for pair in [None, Some("b")] {
             let joined = made.first("a").and_then(|text| made.join(text, pair, true));
@@ -182,6 +185,18 @@ impl TextTokenizer {
             made.added_names_bytes = joined.get_tokens().iter().map(String::len).sum();
         }
         Ok(made)
+    }
+
+    /// Checks that a token has this number.
+    ///
+    /// # Errors
+    /// If none has.
+    pub(crate) fn check_id(&self, id: i64) -> Result<u32, String> {
+        let known = u32::try_from(id).ok().filter(|&id| {
+            // Numbers are usually those from 0 on.
+            (id as usize) < self.vocabulary || self.tokenizer.id_to_token(id).is_some()
+        });
+        known.ok_or_else(|| format!("expected ids of the vocabulary's {} tokens, but found {id}", self.vocabulary))
     }
 
     /// Returns how texts become tokens.
