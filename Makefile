@@ -3,7 +3,9 @@
 
 PYTHON ?= python3
 FETCH  := $(PYTHON) scripts/fetch.py
-VENV   := .venv/bin/python
+# Environments: of the clients that the demonstration uses, and of the tests.
+CLIENTS := .venv/bin/python
+VENV   := .cache/tests/bin/python
 # Where cargo puts the release binary, wherever its target directory is.
 BINARY  = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); from server import binary; print(binary())')
 
@@ -11,7 +13,7 @@ BINARY  = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); from 
 .PHONY: help build setup tools models demo demo-models serve test kernels kube-test gpu-test gpu-kit conformance fuzz soak lint bench bench-frontend compare-policies compare-triton compare-text scaling figures timelines page overload attacks packages package-test aarch64 book clean
 
 help:
-	@echo "make demo      serve a sentence encoder and show it at work"
+	@echo "make demo      serve a sentence encoder, and compare how an LSTM is batched"
 	@echo "make test      cargo test, the CUDA kernels through their compiler, then real clients against the built server"
 	@echo "make kernels   compile the CUDA kernels for every architecture, and print their registers; needs no GPU. ALL=1: those of every example network, minutes"
 	@echo "make kube-test the manifests of deploy/ against Kubernetes' API server, which Go builds first: 10 min, 5 GB meanwhile"
@@ -38,29 +40,26 @@ help:
 	@echo "make book      the pages of docs as a book in target/book"
 	@echo "make clean     remove what make made: target, .venv, .cache, generated models"
 
-FETCH_SETUP = $(FETCH) venv runtime minilm
 setup:
-	@$(FETCH_SETUP)
+	@$(FETCH) tests runtime minilm
 
 tools:
 	@$(FETCH) perf_analyzer grpcurl
 
 # Cargo compiles while the rest is fetched. If something cannot be fetched, the reason comes last.
-compile_and_fetch = cargo build --package paternoster --profile $(1) & building=$$!; $(FETCH_SETUP) || { kill $$building; exit 1; }; wait $$building
 build:
-	$(call compile_and_fetch,release)
+	cargo build --package paternoster --release & building=$$!; $(FETCH) venv runtime minilm || { kill $$building; exit 1; }; wait $$building
 	@$(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); import fetch; fetch.beside(sys.argv[1])' "$(BINARY)"
 
 models: build
 	"$(BINARY)" models --out model_repository --minilm .cache/minilm --set examples
 
-# The demonstration compiles without optimisation, and makes only the models that it serves.
-demo-models:
-	$(call compile_and_fetch,demo)
-	@$(VENV) scripts/demo.py --models
+# The demonstration makes only the models that it serves.
+demo-models: build
+	@$(CLIENTS) scripts/demo.py --models
 
 demo: demo-models
-	@$(VENV) scripts/demo.py
+	@$(CLIENTS) scripts/demo.py
 
 serve: models
 	exec "$(BINARY)" serve --model-repository model_repository
@@ -92,7 +91,7 @@ fuzz:
 	@$(PYTHON) scripts/fuzz.py $(if $(RUNS),--runs $(RUNS),--seconds $(SECONDS))
 
 MINUTES = 60
-soak: build
+soak: build setup
 	@$(VENV) scripts/soak.py --minutes $(MINUTES)
 
 lint:
@@ -119,7 +118,7 @@ packages: setup
 package-test: packages
 	@$(VENV) scripts/package_test.py
 
-aarch64: build
+aarch64: build setup
 	@$(VENV) scripts/aarch64.py
 
 bench: setup
@@ -136,20 +135,20 @@ bench-frontend: build
 	$(FRONTEND) --what traces --rounds 20 --seconds 1 --csv "$(CURDIR)/benches/tables/frontend-traces.csv"
 	$(FRONTEND) --what protocols --rounds 10 --seconds 1 --csv "$(CURDIR)/benches/tables/frontend-protocols.csv"
 
-overload: build
+overload: build setup
 	@$(VENV) tests/python/overload.py
 
 # The figures of docs/reliability.md, a few minutes. An older server may need more than 10 GB of memory.
-attacks: build
+attacks: build setup
 	@$(VENV) scripts/attacks.py
 
 # The tables of docs/benchmarks/cpu.md, about an hour, and the drawings of docs/policies.md.
-compare-policies: build
+compare-policies: build setup
 	@$(VENV) scripts/compare_policies.py
 	@$(VENV) scripts/compare_simulated.py
 
 # The figures of docs/benchmarks/triton.md that need no Triton, about ten minutes.
-compare-triton: build
+compare-triton: build setup
 	@$(VENV) scripts/compare_triton.py
 
 # The figures of docs/benchmarks/text.md, about eight minutes.
@@ -158,7 +157,7 @@ compare-text: build
 	@.cache/text-peers/bin/python scripts/compare_text.py
 
 # The measured figures of docs/benchmarks/scaling.md, about ten minutes.
-scaling: build
+scaling: build setup
 	@$(VENV) scripts/scaling.py
 
 # The papers' figures from the simulator: the plots and tables of docs/benchmarks/{lazybatching,dvabatch,batchmaker,adaptive}.md,
@@ -172,11 +171,11 @@ else
 	@$(PYTHON) scripts/figures.py $(if $(ONLY),--only $(ONLY))
 endif
 
-timelines: build
+timelines: build setup
 	@$(VENV) scripts/timelines.py
 
 # The picture of the page in docs/timeline.md.
-page: build
+page: build setup
 	@$(VENV) scripts/page.py
 
 # Generated models are ignored by git, so git knows which they are.

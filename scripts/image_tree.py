@@ -1,7 +1,7 @@
 """Assembles the contents of the image for CPUs, by the Dockerfile's own instructions but without a container builder,
 and runs the server in it as a container would.
 
-    .venv/bin/python scripts/image_tree.py [--keep FILE.tar.gz]
+    .cache/tests/bin/python scripts/image_tree.py [--keep FILE.tar.gz]
 
 Each stage runs in its own root. If a stage begins with a builder's image (rust, python), this machine takes its place,
 provided that it has the same Debian and the same version of the program. The final stage begins with Debian itself.

@@ -2,7 +2,7 @@
 environment, the Debian package into a minimal Debian, and the image's tree. Ends with a summary of what ran, what did
 not, and why. Started by `make package-test`.
 
-    .venv/bin/python scripts/package_test.py [--only wheel|deb|image]
+    .cache/tests/bin/python scripts/package_test.py [--only wheel|deb|image]
 """
 
 import argparse

@@ -23,6 +23,8 @@ import pins
 from fetch import CACHE, ROOT, Unavailable, run, say
 from server import binary
 
+#: The cargo profile of what is installed.
+PROFILE = "package"
 PACKAGES = CACHE / "packages"
 DOC = PACKAGES / "doc"
 MAN = PACKAGES / "man"
@@ -66,8 +68,8 @@ def wheel():
     """Builds the wheel; returns its path."""
     for old in PACKAGES.glob("*.whl"):
         old.unlink()
-    say("wheel (cargo build --release, minutes where it was not built before)")
-    run([package_tools.maturin(), "build", "--release", "--out", PACKAGES], cwd=staged())
+    say(f"wheel (cargo build --profile {PROFILE}, minutes where it was not built before)")
+    run([package_tools.maturin(), "build", "--profile", PROFILE, "--out", PACKAGES], cwd=staged())
     (built,) = PACKAGES.glob("*.whl")
     return built
 
@@ -84,7 +86,7 @@ def bill_of_materials(built_wheel):
 def man_pages():
     """Writes manual pages from the program's own help."""
     help2man = fetch.debian_program("help2man", "help2man")
-    program = binary()
+    program = binary(PROFILE)
     MAN.mkdir(parents=True, exist_ok=True)
     for page, summary in SUMMARIES.items():
         command = " ".join([str(program), *page.split("-")[1:]])
@@ -101,11 +103,11 @@ def completions():
     """Writes the completions for shells."""
     COMPLETIONS.mkdir(parents=True, exist_ok=True)
     for shell, name in SHELLS.items():
-        (COMPLETIONS / name).write_text(run([binary(), "completions", shell]))
+        (COMPLETIONS / name).write_text(run([binary(PROFILE), "completions", shell]))
 
 
 def version():
-    return run([binary(), "--version"]).split()[1]
+    return run([binary(PROFILE), "--version"]).split()[1]
 
 
 def changelog():
@@ -132,7 +134,7 @@ def deb():
     # dpkg-shlibdeps derives the package's dependencies from the libraries that the binary is linked with.
     fetch.debian_program("dpkg-shlibdeps", "dpkg-dev")
     say("Debian package")
-    run([package_tools.cargo_deb(), "deb", "--no-build", "--no-strip", "--locked", "--output", PACKAGES], cwd=ROOT)
+    run([package_tools.cargo_deb(), "deb", "--profile", PROFILE, "--no-build", "--no-strip", "--locked", "--output", PACKAGES], cwd=ROOT)
     (built,) = PACKAGES.glob("*.deb")
     return built
 

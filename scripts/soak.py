@@ -1,6 +1,6 @@
 """A soak test: random clients against a server with the test models, for any length of time. Started by `make soak`.
 
-    .venv/bin/python scripts/soak.py [--minutes 60] [--clients 12] [--seed 1]
+    .cache/tests/bin/python scripts/soak.py [--minutes 60] [--clients 12] [--seed 1]
 
 Clients send plain and batched requests, cells, sequences, streams, requests to an ensemble, texts and images, and misbehave: wrong shapes, tokens and names,
 cancelled calls, deadlines too short, sequences and streams left open, streams read slowly. Models are reloaded and

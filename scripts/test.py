@@ -95,7 +95,7 @@ def figures(environment):
 
 def python(environment, arguments):
     left_out = []
-    pieces = {name: fetched(name, left_out) for name in ("venv", "runtime", "minilm")}
+    pieces = {name: fetched(name, left_out) for name in ("tests", "runtime", "minilm")}
     if not all(pieces.values()):
         return Outcome("python clients", True, "did not run", left_out)
     # The server without the feature `tools` is copied under another name, because cargo gives both the same.
@@ -125,7 +125,7 @@ def python(environment, arguments):
     # with those of most tests.
     processes = min(2 * len(os.sched_getaffinity(0)), 4)
     beside = ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]
-    command = [pieces["venv"], "-m", "pytest", "-c", "tests/python/pytest.ini", "-rs", "--durations=20", *beside]
+    command = [pieces["tests"], "-m", "pytest", "-c", "tests/python/pytest.ini", "-rs", "--durations=20", *beside]
     command += arguments or ["tests/python"]
     status, lines = shown(command, environment)
     counts = [match.group(1) for match in map(PYTEST_RESULT.match, lines) if match]

@@ -17,30 +17,25 @@ PAIRS = list(zip(demo.SENTENCES[::2], demo.SENTENCES[1::2]))
 FOUND = [demo.SENTENCES[1], demo.SENTENCES[11], demo.SENTENCES[7]]
 
 
-@pytest.fixture(scope="module")
-def demo_models(made_models):
-    return made_models("examples", "--only", f"{demo.MODEL},{demo.ENCODER},{demo.REPEAT}", "--minilm", fetch.minilm())
-
-
 @pytest.fixture
-def checkout(tmp_path, demo_models):
+def checkout(tmp_path):
     folder = tmp_path / "checkout"
     folder.mkdir()
     shutil.copy(ROOT / "Makefile", folder)
-    shutil.copytree(ROOT / "scripts", folder / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / ".venv").symlink_to(ROOT / ".venv")
+    for name in ("scripts", "tests/python"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / ".venv").symlink_to(ROOT / ".cache" / "tests")
     (folder / ".cache").mkdir()
     for name in ("minilm", "onnxruntime"):
         (folder / ".cache" / name).symlink_to(ROOT / ".cache" / name)
-    (folder / ".cache" / "demo").symlink_to(demo_models)
     return folder
 
 
-def make_demo(checkout, program):
+def make_demo(checkout, program, made="build"):
     # This run's make passes variables to other makes, which the inner one must not get.
     own = {name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name != "MFLAGS"}
-    # The models exist already, and so does the program that builds them.
-    command = ["make", "--old-file=demo-models", "demo"]
+    # The program exists already.
+    command = ["make", f"--old-file={made}", "demo"]
     environment = {**own, "PATERNOSTER": str(program)}
     return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=300)
 
@@ -61,12 +56,14 @@ def test_the_demonstration_runs_to_its_end(checkout, program):
     assert int(rate) > 0
     answers = re.findall(r"response for 'demo': OUTPUT0\[0\] = (\d+)", text)
     assert answers == ["4", "5", "6", "7"]
-    assert "the server is stopped" in text and "make serve" in text
+    rates = re.findall(r"^  (?:batched as in Triton, same lengths|a batch at each step, any lengths) +(\d+) ", text, re.MULTILINE)
+    assert len(rates) == 2 and all(int(rate) > 0 for rate in rates), text
+    assert (checkout / ".cache" / "demo" / "boarding.svg").read_text().startswith("<svg")
+    assert "the server is stopped" in text and "make serve" in text and "Your own model" in text
 
 
 def test_it_says_so_if_it_cannot_be_shown(checkout, program):
-    (checkout / ".cache" / "demo").unlink()
-    (checkout / ".cache" / "demo").mkdir()
-    shown = make_demo(checkout, program)
+    (checkout / ".cache" / "demo" / "models").mkdir(parents=True)
+    shown = make_demo(checkout, program, "demo-models")
     assert shown.returncode != 0
     assert "the demonstration failed" in shown.stdout and "minilm" in shown.stdout

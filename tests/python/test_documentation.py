@@ -79,7 +79,7 @@ def test_what_a_page_tells_readers_to_run_exists(page):
     targets = {target for line in targets for target in line.split()}
     asked = set(re.findall(r"(?:^ {4,}|`)make ([\w-]+)", text, re.MULTILINE))
     assert asked <= targets, f"{asked - targets} are no targets of make"
-    for script in set(re.findall(r"(?:python3?|\.venv/bin/python) ((?:scripts|tests|clients)/[\w./-]+\.py)", text)):
+    for script in set(re.findall(r"(?:python3?|\.cache/tests/bin/python) ((?:scripts|tests|clients)/[\w./-]+\.py)", text)):
         assert (ROOT / script).is_file(), f"{script} is not there"
 
 
