@@ -24,7 +24,7 @@ from fetch import CACHE, ROOT, Unavailable, run, say
 from server import binary
 
 #: The cargo profile of what is installed.
-PROFILE = "package"
+PROFILE = "dist"
 PACKAGES = CACHE / "packages"
 DOC = PACKAGES / "doc"
 MAN = PACKAGES / "man"
