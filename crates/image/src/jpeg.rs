@@ -215,7 +215,8 @@ fn mend_edges(data: &mut [u8], size: Size, channels: &[[u8; 3]]) {
         let is_mended = |axis: usize, length: usize| {
             // Blocks of samples that the image fills have none beyond the edge.
             let is_half = most[axis] == 2 * sampling(channel)[axis];
-            is_half && length > 4 && length.is_multiple_of(2) && !length.is_multiple_of(8 * most[axis])
+            // Colors of two columns are not interpolated, those of two rows are.
+            is_half && length > 2 + 2 * axis && length.is_multiple_of(2) && !length.is_multiple_of(8 * most[axis])
         };
         let mut mend = |last: usize, distance: usize| {
             let [far, near] = [2, 1].map(|pixels| i32::from(data[last - pixels * distance]));
@@ -391,7 +392,7 @@ mod tests {
         let halves = [[0, 0x22, 0], [1, 0x11, 0]];
         mend_edges(&mut data, Size { height: 16, width: 16 }, &halves);
         mend_edges(&mut data[..15 * 15 * 2], Size { height: 15, width: 15 }, &halves);
-        mend_edges(&mut data[..4 * 4 * 2], Size { height: 4, width: 4 }, &halves);
+        mend_edges(&mut data[..2 * 4 * 2], Size { height: 2, width: 4 }, &halves);
         mend_edges(&mut data[..2], Size { height: 1, width: 1 }, &halves);
         assert_eq!(data, given);
     }
