@@ -228,6 +228,11 @@ impl Repository {
         complete && self.live()
     }
 
+    /// Returns whether models are loaded that are served from the start on.
+    pub fn is_starting(&self) -> bool {
+        self.control.table.lock().is_starting()
+    }
+
     /// Returns all models with the states of their versions, by name and version. Unless only ready versions are
     /// wanted, lists the repositories to include models that were never loaded.
     pub async fn index(&self, ready_only: bool) -> Vec<IndexEntry> {
@@ -290,8 +295,11 @@ impl Repository {
     pub fn control_allowed(&self) -> Result<(), ControlError> {
         match self.control.options.mode {
             ControlMode::Explicit { .. } | ControlMode::OnDemand { .. } => {
-                let is_starting = self.control.table.lock().is_starting();
-                if is_starting { Err(ControlError::NotReady) } else { Ok(()) }
+                if self.is_starting() {
+                    Err(ControlError::NotReady)
+                } else {
+                    Ok(())
+                }
             }
             ControlMode::None | ControlMode::Poll { .. } => Err(ControlError::NotExplicit),
         }

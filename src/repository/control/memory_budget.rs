@@ -248,8 +248,11 @@ impl Control {
         residents: &[Resident],
         draining: &mut Draining<'_>,
     ) -> bool {
-        if residents.iter().any(|resident| resident.hold.is_some() && names.contains(&resident.name)) {
-            draining.set(names.to_vec());
+        let leaving = || residents.iter().filter(|resident| names.contains(&resident.name));
+        if leaving().any(|resident| resident.hold.is_some()) {
+            // Requests of a pipeline need its models until it has left.
+            let free = leaving().filter(|resident| resident.needed_by.is_empty());
+            draining.set(free.map(|resident| resident.name.clone()).collect());
             return false;
         }
         self.unload_all(names, &self.stats.residency.unloaded_for_room).await

@@ -265,8 +265,7 @@ impl Control {
             Ok(waiter) => waiter,
             Err((fault, retry)) => return failed(fault, retry),
         };
-        // Held until the version has been resolved.
-        let _loaded = match timeout(limit, waiter.outcome(Some(&client.loads))).await {
+        let loaded = match timeout(limit, waiter.outcome(Some(&client.loads))).await {
             Ok(Ok(loaded)) => loaded,
             Ok(Err((fault, retry))) => return failed(fault, retry),
             Err(_) => {
@@ -274,7 +273,16 @@ impl Control {
                 return refused(&stats.refused_time, ResolveError::NotInTime { name: name.to_owned(), limit });
             }
         };
-        self.serving.load().resolve(name, version).cloned()
+        match self.serving.load().resolve(name, version).cloned() {
+            // It is to leave for others already. Those who waited for it are answered first.
+            Err(ResolveError::NotLoaded { .. }) => {
+                let is_named =
+                    |own: &&Arc<ModelVersion>| version.is_empty() || own.spec().version.to_string() == version;
+                let latest = loaded.iter().rev().find(is_named).cloned();
+                latest.ok_or_else(|| ResolveError::NotLoaded { name: name.to_owned() })
+            }
+            resolved => resolved,
+        }
     }
 
     /// Loads a model that a pipeline needs, unless it is loaded. Requests for the model share the load.

@@ -735,6 +735,25 @@ async fn a_pipeline_is_loaded_with_its_models_and_they_leave_together() {
     assert_eq!(ready(&repository), ["b", "other"], "the pipeline leaves, and as many of its models as it takes");
 }
 
+#[tokio::test(start_paused = true)]
+async fn models_of_a_pipeline_take_its_requests_until_it_has_left() {
+    let directory = with_pipeline();
+    let residency = ResidencyOptions {
+        memory_budget: Some(2 * ONE_MODEL + ONE_PIPELINE),
+        load_timeout: Duration::from_secs(20),
+        ..ResidencyOptions::default()
+    };
+    let (repository, _) = start(&directory, |options| options.residency = residency).await;
+    let in_flight = version(&repository, "p").await.unwrap();
+    let waiting = waits(&repository, "other");
+    sleep(Duration::from_secs(3)).await;
+    let are_ready = ["p", "a", "b"].map(|name| repository.is_ready(name, ""));
+    assert_eq!(are_ready, [Ok(false), Ok(true), Ok(true)], "the pipeline is to leave, and has a request");
+    drop(in_flight);
+    waiting.await.unwrap().unwrap();
+    assert!(!ready(&repository).contains(&"p".to_owned()));
+}
+
 #[tokio::test]
 async fn a_client_that_unloads_a_model_unloads_its_pipelines() {
     let directory = with_pipeline();
