@@ -3,6 +3,8 @@ neither a failing store nor one with strange keys affects models that are served
 
 import json
 import threading
+import urllib.error
+import urllib.request
 
 import numpy as np
 import pytest
@@ -500,6 +502,11 @@ def test_ports_are_open_while_a_store_is_listed(s3, serve):
             assert client.is_server_live() and not client.is_server_ready()
             with refused("UNAVAILABLE", "still being loaded"):
                 factor(client, "good")
+            for named in ({}, {"model": "good"}):
+                request = urllib.request.Request(f"http://{server.http}/embed", json.dumps({"inputs": "a", **named}).encode())
+                with pytest.raises(urllib.error.HTTPError, match="503") as refusal:
+                    urllib.request.urlopen(request, timeout=60)
+                assert json.load(refusal.value)["error_type"] == "Unhealthy"
             listed.set()
             eventually("a ready server", client.is_server_ready)
             assert factor(client, "good") == 2

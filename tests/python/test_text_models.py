@@ -577,6 +577,17 @@ def test_models_that_a_request_would_load_are_listed(start, laid_out, tmp_path):
             assert client.embeddings.create(model="plain", input="x").data
 
 
+def test_the_only_text_model_is_found_before_it_is_loaded(start, laid_out, tmp_path):
+    shutil.copytree(laid_out / "plain", tmp_path / "one" / "plain")
+    server = start(tmp_path / "one", "--model-control-mode=on-demand")
+    assert post(server, "/embed", {"inputs": "a"})[0] == 200
+    for name in ("first", "second"):
+        shutil.copytree(laid_out / "plain", tmp_path / "two" / name)
+    server = start(tmp_path / "two", "--model-control-mode=on-demand")
+    status, refusal = post(server, "/embed", {"inputs": "a"})
+    assert status == 422 and refusal["error"].endswith('expected "model": one of first, second'), refusal
+
+
 def test_a_model_that_is_gone_is_no_overload(start, laid_out):
     server = start(laid_out, "--model-control-mode=explicit", "--load-model=sentences")
     assert post(server, "/embed", {"inputs": "a"})[0] == 200

@@ -19,6 +19,8 @@ pub(super) enum Fault {
     TooLarge(String),
     /// The server has no capacity for it now.
     Overloaded(String),
+    /// The server is starting, and the model is not there yet.
+    Starting(String),
     /// Anything else.
     Server(StatusCode, String),
 }
@@ -30,6 +32,7 @@ impl Fault {
             | Self::Request(text)
             | Self::TooLarge(text)
             | Self::Overloaded(text)
+            | Self::Starting(text)
             | Self::Server(_, text) => text,
         }
     }

@@ -110,6 +110,7 @@ impl IntoResponse for OpenAiError {
             Fault::Request(_) => (StatusCode::BAD_REQUEST, "invalid_request_error", None, None),
             Fault::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", None, None),
             Fault::Overloaded(_) => (StatusCode::SERVICE_UNAVAILABLE, "server_error", None, Some("overloaded")),
+            Fault::Starting(_) => (StatusCode::SERVICE_UNAVAILABLE, "server_error", None, Some("starting")),
             Fault::Server(status, _) if status.is_client_error() => (*status, "invalid_request_error", None, None),
             Fault::Server(status, _) => (*status, "server_error", None, None),
         };

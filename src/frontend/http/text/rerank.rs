@@ -70,7 +70,7 @@ pub(super) async fn rerank(State(api): State<Api>, request: Request) -> Response
                 Fault::Model(_) => StatusCode::NOT_FOUND,
                 Fault::Request(_) => StatusCode::BAD_REQUEST,
                 Fault::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
-                Fault::Overloaded(_) => StatusCode::SERVICE_UNAVAILABLE,
+                Fault::Overloaded(_) | Fault::Starting(_) => StatusCode::SERVICE_UNAVAILABLE,
                 Fault::Server(status, _) => *status,
             };
             // Cohere's clients read `message`, Jina's `detail`.

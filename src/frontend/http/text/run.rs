@@ -29,7 +29,7 @@ use crate::{
     frontend::{clients::ClientPlace, intake::MOST_BUILT_HERE_BYTES, span},
     model::{Dims, ModelSpec, element_count, text},
     observe::trace::Transport,
-    repository::{ModelVersion, ResolveError},
+    repository::{ModelVersion, Repository, ResolveError},
 };
 
 pub(super) use super::item::{Treatment, Wanted};
@@ -119,7 +119,8 @@ impl Body {
     }
 }
 
-/// Returns the model of a request: that of its name, or the only loaded one that can answer it.
+/// Returns the model of a request: that of its name, or the only one that can answer it. If no loaded one can, the only
+/// one that takes texts is loaded.
 pub(super) async fn resolve(
     api: &Api,
     parts: &Parts,
@@ -137,36 +138,43 @@ pub(super) async fn resolve_any(
     wanted: &[Wanted],
 ) -> Result<Arc<ModelVersion>, Fault> {
     let is_able = |spec: &ModelSpec| wanted.iter().any(|wanted| wanted.is_given_by(spec));
-    let outputs = || {
-        let names: Vec<String> = wanted.iter().map(|wanted| format!("'{}'", wanted.output())).collect();
-        names.join(" or ")
-    };
+    let outputs: Vec<String> = wanted.iter().map(|wanted| format!("'{}'", wanted.output())).collect();
+    let outputs = outputs.join(" or ");
     let repository = &api.services.repository;
-    let caller = api.caller(parts);
-    let Some(name) = name.filter(|name| !name.is_empty()) else {
-        let mut able = repository.loaded();
-        able.retain(|version| is_able(version.spec()));
-        let mut names: Vec<&str> = able.iter().map(|version| version.spec().name.as_str()).collect();
-        names.dedup();
-        return match names[..] {
-            [name] => repository.route(name, "", &caller).map_err(|error| Problem::from(&error).into()),
-            [] => Err(Fault::Model(format!("no model takes texts and gives {}", outputs()))),
-            _ => Err(Fault::Request(format!(
-                "several models can answer, expected \"model\": one of {}",
-                names.join(", ")
-            ))),
-        };
+    let name = match name.filter(|name| !name.is_empty()) {
+        Some(name) => name.to_owned(),
+        None => only_able(repository, is_able, &outputs)?,
     };
-    let version = repository.route_or_load(name, "", &caller).await;
+    let version = repository.route_or_load(&name, "", &api.caller(parts)).await;
     let version = version.map_err(|error| match error {
         // Nothing that a client should repeat soon.
         ResolveError::NotLoadable { .. } => Fault::Server(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+        ResolveError::Loading { .. } => Fault::Starting(error.to_string()),
         error => Problem::from(&error).into(),
     })?;
     if is_able(version.spec()) {
         return Ok(version);
     }
-    Err(Fault::Request(format!("the model '{name}' does not take texts and give {} of each", outputs())))
+    Err(Fault::Request(format!("the model '{name}' does not take texts and give {outputs} of each")))
+}
+
+/// Returns the name of the only model that can answer a request without one.
+fn only_able(repository: &Repository, is_able: impl Fn(&ModelSpec) -> bool, outputs: &str) -> Result<String, Fault> {
+    let mut able = repository.loaded();
+    able.retain(|version| is_able(version.spec()));
+    let mut names: Vec<String> = able.iter().map(|version| version.spec().name.clone()).collect();
+    names.dedup();
+    if names.is_empty() {
+        names = repository.loadable_texts();
+    }
+    match names.len() {
+        1 => Ok(names.remove(0)),
+        0 if repository.is_starting() => {
+            Err(Fault::Starting("Server not ready: models are still being loaded".to_owned()))
+        }
+        0 => Err(Fault::Model(format!("no model takes texts and gives {outputs}"))),
+        _ => Err(Fault::Request(format!("several models can answer, expected \"model\": one of {}", names.join(", ")))),
+    }
 }
 
 /// Runs all items of a request. Each is batched by itself; the answers are in the order of the items. What they take is

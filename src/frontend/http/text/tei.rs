@@ -119,6 +119,7 @@ impl IntoResponse for TeiError {
             Fault::Request(_) => (StatusCode::UNPROCESSABLE_ENTITY, "Validation"),
             Fault::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "Validation"),
             Fault::Overloaded(_) => (StatusCode::TOO_MANY_REQUESTS, "Overloaded"),
+            Fault::Starting(_) => (StatusCode::SERVICE_UNAVAILABLE, "Unhealthy"),
             Fault::Server(..) => (StatusCode::FAILED_DEPENDENCY, "Backend"),
         };
         (status, Json(json!({ "error": self.0.message(), "error_type": kind }))).into_response()
