@@ -1,9 +1,9 @@
 //! Gives memory that the engines' libraries and the program have freed back to the system.
 //!
-//! The libraries allocate from the C library, which keeps most of what is freed: 50 models of 4 MB each that came and went three
-//! times left 570 MB behind. Returning it takes milliseconds, in which the libraries' allocations wait, and memory that
-//! is needed again has to be mapped again. It is therefore done when no run is in progress; under constant load, every
-//! half minute.
+//! The libraries allocate from the C library, which keeps most of what is freed: 50 models of 4 MB each that came and
+//! went three times left 570 MB behind. Returning it takes milliseconds, in which the libraries' allocations wait, and
+//! memory that is needed again has to be mapped again. It is therefore done when no run is in progress; under constant
+//! load, every half minute.
 #![expect(clippy::disallowed_types, reason = "it logs how long that takes")]
 
 use std::{
@@ -84,8 +84,8 @@ fn return_large_memory() {
     }
 }
 
-/// Returns what the program's allocator and that of the C library hold, but nothing uses, to the system. The former does
-/// it by itself only as long as threads allocate.
+/// Returns what the program's allocator and that of the C library hold, but nothing uses, to the system. The former
+/// does it by itself only as long as threads allocate.
 fn trim() {
     #[allow(unsafe_code)]
     // SAFETY: the call may be made in any thread at any time.
