@@ -150,35 +150,31 @@ impl Tokenize {
         Duration::from_nanos((work as u64).saturating_mul(WORK_NS))
     }
 
-    /// Checks the number of tokens that come in place of a text: a text of more would be too long, whether or not it
-    /// may lose some.
+    /// Reads tokens that come in place of a text, and returns those that stay. There are at most as many as a text may
+    /// have bytes, whether or not it may lose some.
     ///
     /// # Errors
-    /// If there are more than a text may have bytes.
-    pub fn check_count(&self, tokens: usize) -> Result<(), String> {
-        let most = self.tokenizer.options().max_bytes;
-        if tokens <= most {
-            return Ok(());
-        }
-        Err(format!("expected at most {most} tokens in {}, but found {tokens}", text::TOKENS))
-    }
-
-    /// Checks tokens that came with the request.
-    fn given(&self, ids: &[i64], may_truncate: bool) -> Result<Tokens, String> {
-        let TokenizerOptions { max_tokens: most, truncate, .. } = *self.tokenizer.options();
+    /// If there are none or too many, or one is not in the vocabulary.
+    pub fn tokens(&self, ids: &[i64], may_truncate: bool) -> Result<Vec<u32>, String> {
+        let TokenizerOptions { max_tokens, max_bytes, truncate, .. } = *self.tokenizer.options();
         if ids.is_empty() {
             return Err("expected at least one token".to_owned());
         }
-        self.check_count(ids.len())?;
-        if ids.len() > most && !may_truncate {
+        let most = if may_truncate { max_bytes } else { max_tokens };
+        if ids.len() > most {
             return Err(format!("expected at most {most} tokens, but found {}", ids.len()));
         }
-        let most = ids.len().min(most);
+        let most = ids.len().min(max_tokens);
         let ids = match truncate {
             Truncate::Right => &ids[..most],
             Truncate::Left => &ids[ids.len() - most..],
         };
-        let ids: Vec<u32> = ids.iter().map(|&id| self.tokenizer.check_id(id)).collect::<Result<_, _>>()?;
+        ids.iter().map(|&id| self.tokenizer.check_id(id)).collect()
+    }
+
+    /// Reads tokens that came with the request.
+    fn given(&self, ids: &[i64], may_truncate: bool) -> Result<Tokens, String> {
+        let ids = self.tokens(ids, may_truncate)?;
         Ok(Tokens { types: vec![0; ids.len()], ids, offsets: Vec::new(), is_of_first: Vec::new() })
     }
 }

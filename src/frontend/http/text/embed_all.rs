@@ -57,7 +57,8 @@ async fn embedded(api: &Api, request: Request) -> Result<Response, Fault> {
     check_direction(&version, *truncation_direction)?;
     span::asked(&received.span, &version.spec().name, "", "");
     let Inputs(items) = std::mem::take(inputs);
-    let treatment = Treatment { prompt: prompt_name.take(), truncate: *truncate, ..Treatment::default() };
+    let treatment =
+        Treatment { list: "inputs", prompt: prompt_name.take(), truncate: *truncate, ..Treatment::default() };
     let (pipeline, tensor, datatype) = with_tokens(&version)?;
     // One text each: rows of different lengths would be padded.
     let requests = requests(api, &mut received, &version, 1, (items, treatment)).await?;

@@ -77,6 +77,8 @@ impl Wanted {
 /// How all items of a request are treated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Treatment {
+    /// The key of the body that has the items.
+    pub(super) list: &'static str,
     pub(super) prompt: Option<String>,
     pub(super) truncate: Option<bool>,
     pub(super) dimensions: Option<u32>,

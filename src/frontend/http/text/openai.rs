@@ -135,7 +135,7 @@ async fn answer(api: &Api, request: Request) -> Result<Response, Fault> {
     let Inputs(items) = std::mem::take(&mut received.request.input);
     let EmbeddingsRequest { model, encoding_format, dimensions, .. } = &received.request;
     let (model, format) = (model.clone(), encoding_format.unwrap_or(Encoding::Float));
-    let treatment = Treatment { dimensions: *dimensions, ..Treatment::default() };
+    let treatment = Treatment { list: "input", dimensions: *dimensions, ..Treatment::default() };
     let rows = run::run(api, &mut received, &version, Wanted::Vectors, (items, treatment)).await?;
     let tokens = rows.iter().map(|row| row.tokens).sum();
     let elements = rows.iter().map(|row| row.values().len()).sum();

@@ -106,7 +106,13 @@ async fn answer(api: &Api, request: Request) -> Result<Response, Fault> {
     check_most_tokens(&version, most)?;
     span::asked(&received.span, &version.spec().name, "", "");
     let mut returned = copied_if(&mut received, wanted, &texts).await?;
-    let ranking = rank(api, &mut received, &version, (&query, texts), (Treatment::default(), false));
+    let ranking = rank(
+        api,
+        &mut received,
+        &version,
+        (&query, texts),
+        (Treatment { list: "documents", ..Treatment::default() }, false),
+    );
     let (mut ranked, tokens) = ranking.await?;
     ranked.truncate(top_n.unwrap_or(ranked.len()));
     let model = model.unwrap_or_else(|| version.spec().name.clone());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use bytes::{BufMut, Bytes, BytesMut};
-use futures_util::future::try_join_all;
+use futures_util::{TryFutureExt, future::try_join_all};
 use http::{StatusCode, request::Parts};
 use serde::de::DeserializeOwned;
 use tracing::{Instrument, Span};
@@ -21,7 +21,7 @@ use super::{
     read::{built_bytes, read},
     rows::{Row, rows_of},
     scores::logistic,
-    tokenizer::{check_lengths, check_room},
+    tokenizer::{check_items, check_room},
 };
 use crate::{
     budget::Reservation,
@@ -187,13 +187,19 @@ pub(super) async fn run<T>(
     (items, treatment): (Vec<Item>, Treatment),
 ) -> Result<Vec<Row>, Fault> {
     let (count, most_rows) = (items.len(), version.spec().max_batch_size as usize);
-    check_count(count)?;
-    check_lengths(version, &items)?;
+    check_count(treatment.list, count)?;
+    check_items(version, &items, &treatment)?;
     check_room(version, &items, &treatment)?;
+    let list = treatment.list;
     let requests = requests(api, received, version, most_rows, (items, treatment)).await?;
     let expected = output_bytes(version.spec(), wanted).saturating_add(ROW_BYTES).saturating_mul(count);
     received.reserve(expected).await?;
-    let answers = requests.into_iter().map(|request| version.submit(request));
+    let mut first = 0;
+    let answers = requests.into_iter().map(|request| {
+        let own = first;
+        first += request.rows as usize;
+        version.submit(request).map_err(move |error| of_element(error.into(), list, own))
+    });
     let responses = try_join_all(answers).instrument(received.span.clone()).await?;
     let taken = responses.iter().flat_map(|response| &response.outputs).map(|output| output.data.len()).sum::<usize>();
     received.reserve(taken.saturating_sub(expected)).await?;
@@ -219,8 +225,8 @@ pub(super) async fn requests<T>(
     most_rows: usize,
     (items, treatment): (Vec<Item>, Treatment),
 ) -> Result<Vec<InferRequest>, Fault> {
-    check_count(items.len())?;
-    check_lengths(version, &items)?;
+    check_count(treatment.list, items.len())?;
+    check_items(version, &items, &treatment)?;
     let built = request_bytes(&items, &treatment);
     received.reserve(built).await?;
     let version = Arc::clone(version);
@@ -229,12 +235,23 @@ pub(super) async fn requests<T>(
 }
 
 /// Checks the number of texts of a request.
-pub(super) fn check_count(count: usize) -> Result<(), Fault> {
+pub(super) fn check_count(list: &str, count: usize) -> Result<(), Fault> {
     match count {
-        0 => Err(Fault::Request("expected at least one text".to_owned())),
+        0 => Err(Fault::Request(format!("{list}: expected at least one text"))),
         1..=MOST_TEXTS => Ok(()),
-        _ => Err(Fault::Request(format!("expected at most {MOST_TEXTS} texts, but found {count}"))),
+        _ => Err(Fault::Request(format!("{list}: expected at most {MOST_TEXTS} texts, but found {count}"))),
     }
+}
+
+/// Names the element of the body where a fault names the row of a request, whose own first row is element `first`.
+fn of_element(fault: Fault, list: &str, first: usize) -> Fault {
+    let Fault::Request(text) = &fault else { return fault };
+    let at = if text.starts_with("row ") { Some(0) } else { text.find(": row ").map(|at| at + ": ".len()) };
+    let named = at.and_then(|at| {
+        let (row, what) = text[at..].strip_prefix("row ")?.split_once(": ")?;
+        Some(format!("{list}[{}]: {}{what}", first + row.parse::<usize>().ok()?, &text[..at]))
+    });
+    named.map_or(fault, Fault::Request)
 }
 
 fn by_rows(
@@ -341,6 +358,19 @@ pub(super) async fn rank<T>(
 mod tests {
     use super::*;
     use crate::model::{DataType, TensorSpec};
+
+    #[test]
+    fn the_row_of_a_request_is_named_as_the_element_of_the_body() {
+        let named = |text: &str| match of_element(Fault::Request(text.to_owned()), "inputs", 3) {
+            Fault::Request(text) => text,
+            _ => panic!("it is the request's fault"),
+        };
+        assert_eq!(named("row 2: too long"), "inputs[5]: too long");
+        assert_eq!(named("in pipeline 'p', step 0: row 0: too long"), "inputs[3]: in pipeline 'p', step 0: too long");
+        for other in ["too long", "row: too long", "row many: too long", "a row 1: too long"] {
+            assert_eq!(named(other), other);
+        }
+    }
 
     #[test]
     fn dimensions_that_no_vector_has_are_refused_as_they_came() {

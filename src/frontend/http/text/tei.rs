@@ -198,6 +198,7 @@ async fn embedded(api: &Api, mut received: Received<EmbedRequest>) -> Result<Res
     span::asked(&received.span, &version.spec().name, "", "");
     let Inputs(items) = std::mem::take(inputs);
     let treatment = Treatment {
+        list: "inputs",
         prompt: prompt_name.take(),
         truncate: *truncate,
         dimensions: *dimensions,
@@ -222,7 +223,8 @@ async fn reranked(api: &Api, mut received: Received<RerankRequest>) -> Result<Re
     span::asked(&received.span, &version.spec().name, "", "");
     let (query, asked) = (std::mem::take(query), std::mem::take(texts));
     let raw = raw_scores.unwrap_or(false);
-    let (treatment, wanted) = (Treatment { truncate: *truncate, ..Treatment::default() }, return_text.unwrap_or(false));
+    let (treatment, wanted) =
+        (Treatment { list: "texts", truncate: *truncate, ..Treatment::default() }, return_text.unwrap_or(false));
     let mut returned = copied_if(&mut received, wanted, &asked).await?;
     let (ranked, _) = rank(api, &mut received, &version, (&query, asked), (treatment, raw)).await?;
     let result =
@@ -256,7 +258,8 @@ async fn predicted(api: &Api, mut received: Received<PredictRequest>) -> Result<
     check_direction(&version, *truncation_direction)?;
     span::asked(&received.span, &version.spec().name, "", "");
     let (items, is_one) = items_of(std::mem::take(inputs))?;
-    let (treatment, raw) = (Treatment { truncate: *truncate, ..Treatment::default() }, raw_scores.unwrap_or(false));
+    let (treatment, raw) =
+        (Treatment { list: "inputs", truncate: *truncate, ..Treatment::default() }, raw_scores.unwrap_or(false));
     let rows = run::run(api, &mut received, &version, Wanted::Classes, (items, treatment)).await?;
     let classes = rows.iter().map(|row| row.values().len());
     let (elements, most): (usize, _) = (classes.clone().sum(), classes.max().unwrap_or(0));

@@ -106,7 +106,7 @@ async fn tokenized(api: &Api, request: Request) -> Result<Response, Fault> {
         Listed::List(texts) => texts,
     };
     let (adds, prompt_name) = (add_special_tokens.unwrap_or(true), prompt_name.take());
-    check_count(texts.len())?;
+    check_count("inputs", texts.len())?;
     let (prompt, tokenizer) = with_tokenizer(&version, |step| {
         let prompt = step.prompt(prompt_name.as_deref()).map(str::to_owned).map_err(Fault::Request)?;
         Ok((prompt, Arc::clone(step.tokenizer())))
@@ -133,7 +133,7 @@ async fn decoded(api: &Api, request: Request) -> Result<Response, Fault> {
     span::asked(&received.span, &version.spec().name, "", "");
     let lists = std::mem::take(ids).0.into_iter().enumerate().map(ids_of).collect::<Result<Vec<_>, _>>()?;
     let skips = skip_special_tokens.unwrap_or(true);
-    check_count(lists.len())?;
+    check_count("ids", lists.len())?;
     let tokenizer = with_tokenizer(&version, |step| Ok(Arc::clone(step.tokenizer())))?;
     // The vocabulary says how long the text of a token is, so only the limit of all is known before.
     let most = tokenizer.options().max_bytes;

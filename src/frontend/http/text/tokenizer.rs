@@ -40,15 +40,21 @@ pub(super) fn cuts(_: &ModelVersion) -> Option<Cuts> {
     None
 }
 
-/// Checks that no item is longer than the tokenizer of a version reads.
+/// Checks that the tokenizer of a version reads each item: that texts are short enough, and tokens are in the
+/// vocabulary.
 #[cfg(feature = "text")]
-pub(super) fn check_lengths(version: &ModelVersion, items: &[Item]) -> Result<(), Fault> {
+pub(super) fn check_items(version: &ModelVersion, items: &[Item], treatment: &Treatment) -> Result<(), Fault> {
+    let may_truncate = treatment.truncate.unwrap_or(true);
     let check = |step: &Tokenize| {
-        let tokenizer = step.tokenizer();
-        items.iter().try_for_each(|item| match item {
-            Item::Text(text) => Ok(tokenizer.check_bytes(text.len())?),
-            Item::Pair(text, pair) => Ok(tokenizer.check_bytes(text.len() + pair.len())?),
-            Item::Tokens(ids) => step.check_count(ids.len()).map_err(Fault::Request),
+        let check_bytes = |bytes| step.tokenizer().check_bytes(bytes).map_err(|fault| fault.to_string());
+        items.iter().enumerate().try_for_each(|(number, item)| {
+            let checked = match item {
+                Item::Text(text) => check_bytes(text.len()),
+                Item::Pair(text, pair) => check_bytes(text.len() + pair.len()),
+                Item::Tokens(ids) => step.tokens(ids, may_truncate).map(drop),
+            };
+            let place = if items.len() == 1 { String::new() } else { format!("[{number}]") };
+            checked.map_err(|fault| Fault::Request(format!("{}{place}: {fault}", treatment.list)))
         })
     };
     // Models without a tokenizer here, such as those with one in their graph, check for themselves.
@@ -57,7 +63,7 @@ pub(super) fn check_lengths(version: &ModelVersion, items: &[Item]) -> Result<()
 
 /// Without the feature `text` there are no tokenizers.
 #[cfg(not(feature = "text"))]
-pub(super) fn check_lengths(_: &ModelVersion, _: &[Item]) -> Result<(), Fault> {
+pub(super) fn check_items(_: &ModelVersion, _: &[Item], _: &Treatment) -> Result<(), Fault> {
     Ok(())
 }
 
