@@ -50,7 +50,7 @@ LOAD = (
     "--workload", "closed-22", "--concurrency", "16", "--seconds", "3", "--warm-up-seconds", "2", "--rounds", "2", "--samples", "64",
 )  # fmt: skip
 #: Milliseconds of the comparison that are drawn.
-DRAWN_MS = 80
+DRAWN_MS = 200
 SINGLES = 50
 SECONDS_OF_LOAD = 3.0
 CLIENTS = 4
