@@ -124,8 +124,8 @@ aarch64: build setup
 bench: setup
 	ORT_DYLIB_PATH="$(CURDIR)/.cache/onnxruntime/libonnxruntime.so" cargo bench
 
-# The figures of docs/benchmarks/README.md, of the program as it is released: cargo's own build for benchmarks has the
-# features of the tests, and takes its place. Cargo runs a benchmark in its own folder, hence the full paths.
+# The figures of docs/benchmarks/README.md, of the program that `make build` makes: cargo's own build for benchmarks has
+# the features of the tests, and takes its place. Cargo runs a benchmark in its own folder, hence the full paths.
 FRONTEND = PATERNOSTER="$(CURDIR)/.cache/bin/paternoster" \
 	ORT_DYLIB_PATH="$(CURDIR)/.cache/onnxruntime/libonnxruntime.so" cargo bench --bench frontend --
 bench-frontend: build

@@ -27,8 +27,7 @@ import gpu_plan
 from gpu_programs import KERNELS, PYTORCH, RUNTIME, SERVER, TIMES
 from server import ROOT
 
-#: A cargo profile of release code with its checks, without the settings that make release builds slow. Timings are
-#: those of releases.
+#: A cargo profile of release code with its checks, which takes less time to compile. Timings are those of releases.
 PROFILE = "kit"
 ARCHIVE = "programs.tar.xz"
 #: The cards whose kernels are compiled with the kit: H100 and H200.

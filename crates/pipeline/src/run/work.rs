@@ -13,12 +13,13 @@ use super::{Answer, Run, State, located};
 use crate::{BuiltInFault, Progress, Runs, Stop, Value};
 
 impl Run {
-    /// Lets built-in steps that run later check what comes with the request, before models run.
+    /// Lets built-in steps that run later, whatever earlier ones give, check what comes with the request before models
+    /// run.
     pub(super) fn check_built_in(&self, state: &State) -> Result<(), InferError> {
         let pipeline = &self.pipeline;
         for (step, described) in pipeline.graph.steps.iter().enumerate() {
             let Runs::BuiltIn(built_in) = &described.runs else { continue };
-            if !state.waits(step) {
+            if !self.demand.steps[step] || described.when.is_some() || !state.waits(step) {
                 continue;
             }
             let inputs = &pipeline.known_binding(step).inputs;

@@ -191,7 +191,7 @@ pub(super) async fn run<T>(
     check_items(version, &items, &treatment)?;
     check_room(version, &items, &treatment)?;
     let list = treatment.list;
-    let requests = requests(api, received, version, most_rows, (items, treatment)).await?;
+    let requests = built(api, received, version, most_rows, (items, treatment)).await?;
     let expected = output_bytes(version.spec(), wanted).saturating_add(ROW_BYTES).saturating_mul(count);
     received.reserve(expected).await?;
     let mut first = 0;
@@ -217,7 +217,7 @@ fn output_bytes(spec: &ModelSpec, wanted: Wanted) -> usize {
     elements.saturating_mul(size_of::<f32>())
 }
 
-/// Builds the requests of all items, each with at most `most_rows` of them.
+/// Checks all items and builds their requests, each with at most `most_rows` of them.
 pub(super) async fn requests<T>(
     api: &Api,
     received: &mut Received<T>,
@@ -227,6 +227,16 @@ pub(super) async fn requests<T>(
 ) -> Result<Vec<InferRequest>, Fault> {
     check_count(treatment.list, items.len())?;
     check_items(version, &items, &treatment)?;
+    built(api, received, version, most_rows, (items, treatment)).await
+}
+
+async fn built<T>(
+    api: &Api,
+    received: &mut Received<T>,
+    version: &Arc<ModelVersion>,
+    most_rows: usize,
+    (items, treatment): (Vec<Item>, Treatment),
+) -> Result<Vec<InferRequest>, Fault> {
     let built = request_bytes(&items, &treatment);
     received.reserve(built).await?;
     let version = Arc::clone(version);

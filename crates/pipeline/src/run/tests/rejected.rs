@@ -1,5 +1,6 @@
 //! Requests that a step ends without running them, or that break it: the error names the pipeline and the step.
 
+use futures_util::FutureExt;
 use paternoster_batching::{QueueKnobs, QueueingKnobs, WindowKnobs};
 
 use super::*;
@@ -60,7 +61,7 @@ async fn a_queue_timeout() {
     assert_eq!(refused.to_string(), format!("{PLACE}: Request timeout expired"));
 }
 
-/// A built-in step that needs this much room, and then panics.
+/// A built-in step that needs this much room, and then panics. It refuses all requests in which other steps run first.
 #[derive(Debug)]
 struct Broken {
     needs_bytes: usize,
@@ -91,6 +92,10 @@ impl BuiltIn for Broken {
 
     fn built_bytes(&self, _inputs: &[Option<Value>]) -> usize {
         self.needs_bytes
+    }
+
+    fn check(&self, _given: &[Option<Value>], _dims: &[&[i64]], _rows: usize) -> Result<(), BuiltInFault> {
+        Err(BuiltInFault::Invalid("too late".to_owned()))
     }
 
     fn begin(self: Arc<Self>, _inputs: Vec<Option<Value>>, _rows: usize) -> Result<Box<dyn StepWork>, BuiltInFault> {
@@ -139,6 +144,28 @@ async fn a_built_in_step_without_room() {
     assert!(matches!(refused.cause(), InferError::NoRoom(_)), "{refused:?}");
     let text = refused.to_string();
     assert!(text.starts_with("in pipeline 'broken one', step 0 (broken): no memory for what the request"), "{text}");
+}
+
+#[tokio::test]
+async fn a_built_in_step_checks_a_request_before_models_run_unless_rows_may_skip_it() {
+    let tensor = |name| [TensorSpec::new(name, DataType::Fp32, &[1])];
+    let port = |port: &str, tensor: &str| vec![Port { port: port.to_owned(), tensor: tensor.to_owned() }];
+    let with = |when, gate| {
+        let models = two_models(&pool(), Knobs::default(), Echo(gate));
+        let runs = Runs::Served { model: "first".to_owned(), version: None };
+        let first = Step { runs, inputs: port("x", "x"), outputs: port("y", "a"), when: None };
+        let broken = Broken { needs_bytes: 0, inputs: tensor("x"), outputs: tensor("y") };
+        let runs = Runs::BuiltIn(Arc::new(broken));
+        let steps = vec![first, Step { runs, inputs: port("x", "a"), outputs: port("y", "y"), when }];
+        let graph = Graph::new(&["x"], &["y"], steps).expect("a graph");
+        Arc::new(Pipeline::new(spec("chain", "x", "y"), graph, options(&models)).expect("it fits"))
+    };
+    let (_open, gate) = mpsc::channel();
+    let refused = with(None, Some(Mutex::new(gate))).submit(request(None)).now_or_never().expect("no model has run");
+    assert_eq!(refused.expect_err("too late").cause(), &InferError::Invalid("too late".to_owned()));
+
+    let never = Condition { tensor: "x".to_owned(), test: Test::AtLeast(100.0) };
+    with(Some(never), None).submit(request(None)).await.expect("no row runs it");
 }
 
 /// A pipeline of one step, whose model requires what a request may leave out.
