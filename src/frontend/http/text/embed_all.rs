@@ -17,8 +17,9 @@ use super::{
     fault::Fault,
     inputs::Inputs,
     rows::check_finite,
-    run::{Received, Treatment, Wanted, receive, requests, resolve},
+    run::{Received, Treatment, Wanted, built, check_count, receive, resolve},
     tei::{Direction, check_direction, or_error},
+    tokenizer::check_items,
     written::send,
 };
 use crate::{
@@ -60,8 +61,10 @@ async fn embedded(api: &Api, request: Request) -> Result<Response, Fault> {
     let treatment =
         Treatment { list: "inputs", prompt: prompt_name.take(), truncate: *truncate, ..Treatment::default() };
     let (pipeline, tensor, datatype) = with_tokens(&version)?;
+    check_count(treatment.list, items.len())?;
+    check_items(&version, &items, &treatment)?;
     // One text each: rows of different lengths would be padded.
-    let requests = requests(api, &mut received, &version, 1, (items, treatment)).await?;
+    let requests = built(api, &mut received, &version, 1, (items, treatment)).await?;
     let answers = requests.into_iter().map(|request| pipeline.submit_for(tensor, request));
     let mut answers = stream::iter(answers).buffered(MOST_AT_A_TIME);
     let span = received.span.clone();

@@ -217,20 +217,8 @@ fn output_bytes(spec: &ModelSpec, wanted: Wanted) -> usize {
     elements.saturating_mul(size_of::<f32>())
 }
 
-/// Checks all items and builds their requests, each with at most `most_rows` of them.
-pub(super) async fn requests<T>(
-    api: &Api,
-    received: &mut Received<T>,
-    version: &Arc<ModelVersion>,
-    most_rows: usize,
-    (items, treatment): (Vec<Item>, Treatment),
-) -> Result<Vec<InferRequest>, Fault> {
-    check_count(treatment.list, items.len())?;
-    check_items(version, &items, &treatment)?;
-    built(api, received, version, most_rows, (items, treatment)).await
-}
-
-async fn built<T>(
+/// Builds the requests of items that were checked, each with at most `most_rows` of them.
+pub(super) async fn built<T>(
     api: &Api,
     received: &mut Received<T>,
     version: &Arc<ModelVersion>,
