@@ -40,6 +40,22 @@ pub(crate) fn row_of_integers(values: impl ExactSizeIterator<Item = i64>, dataty
     InputTensor { shape, data: data.freeze() }
 }
 
+/// Rows of one number again and again, which share their memory.
+#[derive(Debug, Default)]
+pub(crate) struct Repeated(Bytes);
+
+impl Repeated {
+    /// Returns a row with `length` times `value`, which is the same each time.
+    pub(crate) fn row(&mut self, value: i64, length: usize, datatype: DataType) -> InputTensor {
+        let bytes = length * datatype.size_bytes().unwrap_or(8);
+        if self.0.len() < bytes {
+            let longest = length.next_power_of_two();
+            self.0 = row_of_integers(std::iter::repeat_n(value, longest), datatype).data;
+        }
+        InputTensor { shape: Dims::from_slice(&[1, length as i64]), data: self.0.slice(..bytes) }
+    }
+}
+
 /// Returns a row of FP32 of one axis.
 pub(crate) fn row_of_floats(values: &[f32]) -> InputTensor {
     let data: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();

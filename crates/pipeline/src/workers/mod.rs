@@ -2,6 +2,7 @@
 //! pieces when its turn is over, so that much work of one client does not keep others waiting.
 
 mod queue;
+mod threads;
 
 use std::{
     sync::Arc,
@@ -10,9 +11,10 @@ use std::{
 
 use parking_lot::Mutex;
 use paternoster_executor::InferError;
-use tokio::{sync::oneshot, task::spawn_blocking, time::timeout_at};
+use tokio::{sync::oneshot, time::timeout_at};
 
 use queue::{Class, Queue};
+pub use threads::spawn_work;
 
 /// How long work of many pieces keeps its thread before others that wait have their turn. A piece is not interrupted.
 const LONGEST_TURN: Duration = Duration::from_millis(50);
@@ -75,7 +77,7 @@ impl WorkerGroup {
         loop {
             let length = next.max(spent.clamp(SHORTEST_TURN, LONGEST_TURN));
             let thread = self.thread(length, deadline).await?;
-            let turn = spawn_blocking(move || {
+            let turn = spawn_work(move || {
                 let _thread = thread;
                 let began = Instant::now();
                 loop {

@@ -17,7 +17,7 @@ use self::row::Row;
 pub use self::row::RowSize;
 use super::{
     FirstText, TextTokenizer, TokenizerFault, TokenizerOptions, Tokens, Truncate,
-    tensors::{integers, row_of_integers, rows_of},
+    tensors::{Repeated, integers, row_of_integers, rows_of},
 };
 
 /// Usual texts of at most this many bytes together take well below a millisecond.
@@ -219,7 +219,8 @@ impl BuiltIn for Tokenize {
         let given = InputRows::new(&inputs, &self.inputs, rows)?;
         let may_skip = inputs.iter().flatten().any(|value| matches!(value, Value::Rows(_)));
         let outputs = self.outputs.iter().map(|_| Vec::with_capacity(rows)).collect();
-        Ok(Box::new(Tokenizing { step: self, given, rows, may_skip, shared: None, outputs }))
+        let (ones, zeros) = (Repeated::default(), Repeated::default());
+        Ok(Box::new(Tokenizing { step: self, given, rows, may_skip, shared: None, ones, zeros, outputs }))
     }
 }
 
@@ -231,6 +232,8 @@ struct Tokenizing {
     /// Whether rows without a text skip the step.
     may_skip: bool,
     shared: Option<Shared>,
+    ones: Repeated,
+    zeros: Repeated,
     /// By output and row.
     outputs: Vec<Vec<Option<InputTensor>>>,
 }
@@ -318,10 +321,15 @@ impl StepWork for Tokenizing {
         let places: Vec<i64> = tokens.offsets.iter().flat_map(|(start, end)| [*start as i64, *end as i64]).collect();
         let mut offsets = row_of_integers(places.into_iter(), DataType::Int32);
         offsets.shape = [1, tokens.offsets.len() as i64, 2].as_slice().into();
+        let types = if tokens.types.iter().all(|&kind| kind == 0) {
+            self.zeros.row(0, length, datatype)
+        } else {
+            row_of_integers(tokens.types.iter().map(|&kind| i64::from(kind)), datatype)
+        };
         let made = [
             row_of_integers(tokens.ids.iter().map(|&id| i64::from(id)), datatype),
-            row_of_integers(std::iter::repeat_n(1, length), datatype),
-            row_of_integers(tokens.types.iter().map(|&kind| i64::from(kind)), datatype),
+            self.ones.row(1, length, datatype),
+            types,
             row_of_integers(std::iter::once(length as i64), DataType::Int32),
             offsets,
         ];
