@@ -25,7 +25,7 @@ use super::{
     mapped,
 };
 use crate::{
-    batching::Knobs,
+    batching::{Knobs, Policy},
     budget::Reservation,
     engine::{OnnxEngine, Precision, Program},
     executor::{InputTensor, ModelHandle, Placement},
@@ -143,8 +143,11 @@ pub struct LoadRequest {
 pub enum Opening {
     /// Nothing, or what the configuration names.
     Nothing,
-    /// Its recurrent layers, if it has any that can be opened.
+    /// Its recurrent layers, if it has any that can be opened; it must have them if the policy is `cellular`.
     RecurrentLayers,
+    /// Nothing, because the configuration says how requests share batches of the whole graph. The log says so if it has
+    /// recurrent layers.
+    Batches,
     /// All of it: a decoder.
     Decoder(Generation),
 }
@@ -176,6 +179,11 @@ impl fmt::Debug for HeldProgram {
 }
 
 impl LoadRequest {
+    /// Whether the configuration asks for cells.
+    pub(super) fn asks_for_cells(&self) -> bool {
+        matches!(self.knobs.policy, Policy::Cellular(_))
+    }
+
     /// Returns the program of a model that is not made of cells.
     pub(super) fn whole_program(&self) -> CellProgram {
         let Self { program, override_bytes, external, operators, precision, takes_texts, .. } = self;

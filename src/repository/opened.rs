@@ -16,7 +16,7 @@ use super::{
     opening::Opener,
 };
 use crate::{
-    batching::{CellularKnobs, Policy, StageKnobs},
+    batching::{Policy, StageKnobs},
     model::{
         Dims, ModelSpec,
         unfold::{Emit, Emitted, Expression, Limit, MOST_STEPS, Nodes, Operator, Source, Start, Tensor, Which},
@@ -32,18 +32,36 @@ use crate::{
 /// log says why it stays whole.
 ///
 /// # Errors
-/// Returns the reason if the program cannot be read or opened at all.
+/// Returns the reason if the program cannot be read or opened at all, or would stay whole where the configuration asks
+/// for cells.
 pub(super) fn by_cells(request: &LoadRequest, opener: &Opener<'_>) -> Result<Option<LoadRequest>, String> {
-    if request.opening != Opening::RecurrentLayers {
+    if !matches!(request.opening, Opening::RecurrentLayers | Opening::Batches) {
         return Ok(None);
     }
+    let asked = match &request.knobs.policy {
+        Policy::Cellular(knobs) => Some(knobs),
+        _ => None,
+    };
     let program = request.whole_program();
     let graph = program.read()?;
     if !is_recurrent_model(&graph) {
-        return Ok(None);
+        return match asked {
+            Some(_) => Err(stays_whole(request, "it has no recurrent layers (LSTM, GRU, RNN) and no Scan")),
+            None => Ok(None),
+        };
     }
     let name = &request.spec.name;
+    if request.opening == Opening::Batches {
+        let message = "dynamic_batching serves recurrent layers as a whole. By cells requests join and leave at each \
+                       step: remove dynamic_batching, or add parameters { key: \"batching.policy\" value { \
+                       string_value: \"cellular\" } }";
+        info!(model = name, "{message}");
+        return Ok(None);
+    }
     let whole = |reason: String| {
+        if asked.is_some() {
+            return Err(stays_whole(request, &reason));
+        }
         info!(model = name, reason, "recurrent layers are served as a whole");
         Ok(None)
     };
@@ -63,7 +81,7 @@ pub(super) fn by_cells(request: &LoadRequest, opener: &Opener<'_>) -> Result<Opt
         let (layers, steps_of) = (opened.layers, opened.steps_of.as_str());
         info!(model = name, layers, segments, steps_of, "recurrent layers are served by cells");
         let mut opened = with_cells(request, &program, unfold, programs);
-        opened.knobs.policy = Policy::Cellular(CellularKnobs::default());
+        opened.knobs.policy = Policy::Cellular(asked.cloned().unwrap_or_default());
         Ok(opened)
     });
     opened.map_or_else(whole, |request| Ok(Some(request)))
@@ -109,6 +127,15 @@ pub(super) fn decoder(
         segment.emits.iter_mut().filter(|_| is_loop).for_each(|emit| emit.name = OUTPUT.to_owned());
     }
     Ok(with_cells(request, &program, unfold, programs))
+}
+
+/// Says why a graph cannot be served as its configuration asks.
+pub(super) fn stays_whole(request: &LoadRequest, reason: &str) -> String {
+    let program = request.program.display();
+    format!(
+        "the policy 'cellular' needs recurrent layers in the graph that can run by steps, or 'cells' and 'unfold', but \
+         '{program}' stays whole: {reason}"
+    )
 }
 
 /// Checks that requests have rows, and all inputs.

@@ -199,17 +199,21 @@ impl PoolLoader {
     /// opened.
     ///
     /// # Errors
-    /// Returns the reason if a decoder cannot be opened.
+    /// Returns the reason if a decoder cannot be opened, or recurrent layers where the configuration asks for cells.
     pub(super) fn by_cells(&self, request: &LoadRequest, attempt: &LoadAttempt) -> Result<Option<LoadRequest>, String> {
         if let Opening::Decoder(generation) = &request.opening {
             return opened::decoder(request, generation, &self.opener(attempt)).map(Some);
         }
-        // Recurrent layers have no plan for cards.
+        let is_asked = request.asks_for_cells();
         if self.pool.has_cards() && request.placement.may_need_cards() {
-            return Ok(None);
+            let reason = "recurrent layers have no plan for cards: give the model CPU instances (KIND_CPU)";
+            return if is_asked { Err(opened::stays_whole(request, reason)) } else { Ok(None) };
         }
-        // What cannot be opened is refused with the reason when the whole is loaded.
-        Ok(opened::by_cells(request, &self.opener(attempt)).ok().flatten())
+        match opened::by_cells(request, &self.opener(attempt)) {
+            // What cannot be opened is refused with the reason when the whole is loaded.
+            Err(_) if !is_asked => Ok(None),
+            opened => opened,
+        }
     }
 
     pub(super) fn compile(&self, request: &LoadRequest, opener: &Opener<'_>) -> Result<StagePrograms, String> {
@@ -319,7 +323,9 @@ impl Loader for PoolLoader {
             match self.bring_up(advised, attempt) {
                 Ok(handle) => return Ok(handle),
                 // No part of a decoder alone generates.
-                Err(reason) if request.opening != Opening::RecurrentLayers => return Err(reason),
+                Err(reason) if request.opening != Opening::RecurrentLayers || request.asks_for_cells() => {
+                    return Err(reason);
+                }
                 Err(reason) => {
                     // A load that was stopped is not tried again.
                     attempt.check()?;

@@ -9,9 +9,33 @@ import tritonclient.grpc as triton
 from clients import ask_all, tensor
 from conftest import serving
 from exported_recurrent import FEATURES, MODELS, TOKENS, scan_cell, time_first
+from onnx_bytes import identity
 
 LENGTHS = range(1, 25)
+GRU, _ = MODELS["torch_gru_stack"]
 TOLERANCE = 1e-5
+
+
+#: How a configuration names what the log and the page call the policy of a recurrent model.
+NAMED = (
+    "batching: { policy: cellular }",
+    "batching: { cellular: { max_chunk_ms: 5 } }",
+    "batching: { policy: auto, cellular: { slots: 100 } }",
+)
+#: Configurations that ask for cells where there can be none, and what the refusal says.
+WRONG = (
+    ("batching: { policy: cellular }", "mixing", "model.onnx' stays whole: .* reduces over the batch"),
+    ("batching: { cellular: { slots: 100 } }", "mixing", "model.onnx' stays whole"),
+    ("batching: { policy: cellular }", "plain", "it has no recurrent layers"),
+    ("cells: off\nbatching: { policy: cellular }", "torch_gru_stack", "does not go with 'cells: off'"),
+    ("stages: 2\nbatching: { policy: cellular }", "torch_gru_stack", "does not go with 'stages'"),
+)
+
+
+def write(directory, graph, settings, file="model.yaml"):
+    (directory / "1").mkdir(parents=True)
+    (directory / "1" / "model.onnx").write_bytes(graph)
+    (directory / file).write_text(settings)
 
 
 def inputs_of(model, rng, length):
@@ -34,6 +58,11 @@ def server(program, tmp_path_factory):
             (folder / served / "1").mkdir(parents=True)
             (folder / served / "1" / "model.onnx").write_bytes(graph)
         (folder / f"{name}_whole" / "model.yaml").write_text("cells: off\n")
+    for number, settings in enumerate(NAMED):
+        write(folder / f"named_{number}", GRU, settings)
+    write(folder / "pooled", GRU, "dynamic_batching { }", "config.pbtxt")
+    policy = 'parameters { key: "batching.policy" value { string_value: "cellular" } }'
+    write(folder / "pooled_by_cells", GRU, f"dynamic_batching {{ }} {policy}", "config.pbtxt")
     for name, graph in {"mixing": scan_cell(mixing=True), "time_first": time_first()}.items():
         (folder / name / "1").mkdir(parents=True)
         (folder / name / "1" / "model.onnx").write_bytes(graph)
@@ -56,7 +85,9 @@ def test_requests_of_every_length_are_answered_as_by_the_whole_graph(server, mod
 def test_the_log_says_what_was_opened(server):
     lines = [line for line in server.log.read_text().splitlines() if "recurrent layers are served by cells" in line]
     opened = {re.search(r'model="(\w+)"', line)[1]: re.search(r'segments="([^"]*)"', line)[1] for line in lines}
-    assert opened == {name: segments for name, (_, segments) in MODELS.items()}
+    others = [*(f"named_{number}" for number in range(len(NAMED))), "pooled_by_cells"]
+    expected = {name: segments for name, (_, segments) in MODELS.items()}
+    assert opened == expected | dict.fromkeys(others, expected["torch_gru_stack"])
     with triton.InferenceServerClient(server.grpc) as client:
         for name in MODELS:
             assert client.get_model_config(name).config.max_batch_size == 4, "they have no configuration"
@@ -71,6 +102,22 @@ def test_the_log_says_why_a_graph_stays_whole(server):
     for result, error in ask_all(server, "mixing", given)[0].values():
         assert error is None
         assert np.isfinite(result.as_numpy("y")).all()
+
+
+def test_the_log_says_that_dynamic_batching_keeps_a_graph_whole(server):
+    lines = [line for line in server.log.read_text().splitlines() if "dynamic_batching serves recurrent" in line]
+    (line,) = lines
+    assert 'model="pooled"' in line
+    assert "remove dynamic_batching, or add parameters" in line
+
+
+@pytest.mark.parametrize(("settings", "graph", "reason"), WRONG)
+def test_cells_are_refused_where_there_can_be_none(explicit, settings, graph, reason):
+    _, repository, client = explicit
+    graphs = {"mixing": scan_cell(mixing=True), "plain": identity(), "torch_gru_stack": GRU}
+    write(repository / "asked", graphs[graph], settings)
+    with pytest.raises(triton.InferenceServerException, match=reason):
+        client.load_model("asked")
 
 
 def test_requests_are_not_joined_along_their_steps(server):
@@ -90,6 +137,7 @@ def test_requests_are_not_joined_along_their_steps(server):
 def test_a_request_without_steps_is_refused(server, model):
     steps = tensor("x", np.zeros((3, 0, FEATURES), np.float32))
     with triton.InferenceServerClient(server.grpc) as client:
-        with pytest.raises(triton.InferenceServerException, match="input 'x'"):
+        with pytest.raises(triton.InferenceServerException, match="input 'x'") as refusal:
             client.infer(model, [steps])
+        assert refusal.value.status() == "StatusCode.INVALID_ARGUMENT"
         assert client.is_server_live(), "ONNX Runtime ends the process if its Scan has rows and no steps"

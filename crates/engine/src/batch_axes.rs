@@ -217,6 +217,10 @@ impl Program for BatchAxes {
         self.program.index_ranges()
     }
 
+    fn needs_elements(&self) -> bool {
+        self.program.needs_elements()
+    }
+
     fn uses_card(&self) -> bool {
         self.program.uses_card()
     }

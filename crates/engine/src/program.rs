@@ -194,6 +194,11 @@ pub trait Program: Send + Sync {
         &[]
     }
 
+    /// Returns whether a run needs an element in each input. One without any would fail.
+    fn needs_elements(&self) -> bool {
+        false
+    }
+
     /// Returns whether runs, which are driven by lanes of the CPU, compute on a CUDA card without a
     /// [plan](Self::on_card).
     fn uses_card(&self) -> bool {

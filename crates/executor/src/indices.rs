@@ -1,5 +1,5 @@
-//! Checks inputs whose elements index tables of known length, before a request is admitted. An index out of range would
-//! fail the run for all requests that share it.
+//! Checks inputs whose elements index tables of known length, and that inputs have elements where a run needs them,
+//! before a request is admitted. One that is wrong would fail the run for all requests that share it.
 
 use paternoster_engine::Program;
 use paternoster_model::{DataType, IndexRange, ModelSpec, Source, TensorSpec, unfold::Unfolded};
@@ -11,7 +11,11 @@ use super::{
 
 /// The input checks of a version.
 #[derive(Debug, Default)]
-pub(super) struct IndexChecks(Vec<IndexCheck>);
+pub(super) struct IndexChecks {
+    checks: Vec<IndexCheck>,
+    /// Whether each input must have an element.
+    needs_elements: bool,
+}
 
 /// The check of one input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +54,8 @@ impl StagePrograms {
 impl IndexChecks {
     /// Collects the checks of a version's programs.
     pub(super) fn new(programs: &StagePrograms) -> Self {
-        Self(match &programs.0 {
+        let needs_elements = matches!(&programs.0, Programs::Whole(program) if program.needs_elements());
+        let checks = match &programs.0 {
             Programs::Whole(program) => whole(&**program).collect(),
             Programs::Cells(cells) => cells.index_checks(),
             Programs::Cut(stages) => {
@@ -68,7 +73,8 @@ impl IndexChecks {
                 }
                 checks
             }
-        })
+        };
+        Self { checks, needs_elements }
     }
 
     /// Rejects versions whose padding values are out of range.
@@ -76,7 +82,7 @@ impl IndexChecks {
     /// # Errors
     /// If an input is padded with a value outside its range.
     pub(super) fn admit_padding(&self, spec: &ModelSpec) -> Result<(), String> {
-        for IndexCheck { input, range, .. } in &self.0 {
+        for IndexCheck { input, range, .. } in &self.checks {
             let Some(tensor) = spec.inputs.get(*input) else { continue };
             let is_padded = tensor.symbols.iter().any(Option::is_some);
             if is_padded && !range.contains(tensor.pad_value as i64) {
@@ -92,20 +98,26 @@ impl IndexChecks {
 
     /// Whether an input is checked, so that the host has to read it.
     pub(super) fn reads(&self, input: usize) -> bool {
-        self.0.iter().any(|check| check.input == input)
+        self.checks.iter().any(|check| check.input == input)
     }
 
     /// Checks a request. `graph` is the graph that it unfolds into, if its version unfolds requests.
     ///
     /// # Errors
-    /// Names the input, and the position and value of the first element out of range.
+    /// Names the input, and the position and value of the first element out of range, or that it has none.
     pub(super) fn check(
         &self,
         spec: &ModelSpec,
         inputs: &[Option<InputTensor>],
         graph: &[Unfolded],
     ) -> Result<(), String> {
-        self.0.iter().try_for_each(|check| check.check(spec, inputs, graph))
+        let is_empty = |input: &Option<InputTensor>| input.as_ref().is_some_and(|tensor| tensor.shape.contains(&0));
+        if self.needs_elements
+            && let Some((empty, _)) = spec.inputs.iter().zip(inputs).find(|(_, input)| is_empty(input))
+        {
+            return Err(format!("input '{}' has no element, and the model cannot run over none", empty.name));
+        }
+        self.checks.iter().try_for_each(|check| check.check(spec, inputs, graph))
     }
 }
 
@@ -215,7 +227,10 @@ mod tests {
 
     /// Returns the check of a table with 10 rows.
     fn reading(read: ReadRows) -> IndexChecks {
-        IndexChecks(vec![IndexCheck { input: 0, range: IndexRange::of_table(10), read }])
+        IndexChecks {
+            checks: vec![IndexCheck { input: 0, range: IndexRange::of_table(10), read }],
+            needs_elements: false,
+        }
     }
 
     #[test]

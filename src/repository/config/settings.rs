@@ -70,6 +70,15 @@ impl Settings {
         self.has_cells() || self.has_sequences()
     }
 
+    /// Whether the configuration asks that recurrent layers be served by cells: by the policy's name, or by its knobs
+    /// under `auto`.
+    pub fn asks_for_cells(&self) -> bool {
+        match self.policy() {
+            Some(PolicyName::Of(kind)) => kind == PolicyKind::Cellular,
+            Some(PolicyName::Auto) | None => self.own.batching.cellular.is_some(),
+        }
+    }
+
     /// Rejects knobs of a policy where none is named, so that they would have no effect. Where one is named, those of
     /// others may be there too, for when the name changes.
     pub(super) fn refuse_stray_knobs(&self, origin: &Origin) -> Result<(), ConfigError> {

@@ -60,7 +60,8 @@ impl Plan {
             return Ok(CellProgram { file, bytes: Some(bytes), external, operators, engine, precision, takes_texts });
         }
         if !file.is_file() {
-            return Err(format!("no program {}", file.display()));
+            let found = configuration::other_program(&self.version_directory(version)).unwrap_or_default();
+            return Err(format!("no program {}{found}", file.display()));
         }
         let within = self.version_directory(version);
         let directory = file.parent().unwrap_or(&within).to_owned();

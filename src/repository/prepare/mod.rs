@@ -19,11 +19,11 @@ use super::{
         lengths::PreparedLengths,
         model::{Generate, PipelineStep, PolicyName, Text},
         pb,
-        pb::model_version_policy::PolicyChoice,
+        pb::{model_config::SchedulingChoice, model_version_policy::PolicyChoice},
         pipeline, placement,
         policies::Automatic,
         sequences,
-        settings::REPEAT,
+        settings::{POLICY, REPEAT},
         unfold, yaml,
     },
     configuration::{self, PBTXT, YAML},
@@ -421,8 +421,8 @@ impl Plan {
         })
     }
 
-    /// Returns what of the graph is served by cells: recurrent layers, if the configuration decides neither how
-    /// requests are batched nor where the graph is cut, and clients send the tensors of the graph.
+    /// Returns what of the graph is served by cells: recurrent layers, if the configuration asks for that, or decides
+    /// neither how requests are batched nor where the graph is cut, and clients send the tensors of the graph.
     fn opening(
         &self,
         settings: &Settings,
@@ -434,17 +434,32 @@ impl Plan {
         if let Some(generation) = generation::generation(own, self.directory.as_deref())? {
             return Ok(Opening::Decoder(generation));
         }
-        let is_automatic = matches!(settings.policy(), None | Some(PolicyName::Auto))
-            && self.settings.config.scheduling_choice.is_none()
-            && own.stages.is_none()
-            && own.exits.is_empty();
-        let is_as_exported = own.pad.is_empty();
-        let is_onnx = config.backend != REPEAT && program.engine == OnnxEngine::OnnxRuntime;
-        // The models of a load request are opened under a reservation that ends with the opening.
-        let is_on_disk = program.bytes.is_none();
-        let may_open =
-            !unfolds && !own.cells.is_off && is_automatic && is_as_exported && is_onnx && is_on_disk && !spec.decoupled;
-        Ok(if may_open { Opening::RecurrentLayers } else { Opening::Nothing })
+        if unfolds {
+            return Ok(Opening::Nothing);
+        }
+        let against = [
+            ("'cells: off'", own.cells.is_off),
+            ("'stages'", own.stages.is_some()),
+            ("'exits'", !own.exits.is_empty()),
+            ("padded axes", !own.pad.is_empty()),
+            ("the built-in model 'repeat'", config.backend == REPEAT),
+            ("an engine other than onnxruntime", program.engine != OnnxEngine::OnnxRuntime),
+            // Such models are opened under a reservation that ends with the opening.
+            ("a model that its load request carries", program.bytes.is_some()),
+            ("a decoupled model", spec.decoupled),
+        ];
+        let against = against.into_iter().find(|(_, holds)| *holds).map(|(what, _)| what);
+        if settings.asks_for_cells() {
+            let opening = against.map_or(Ok(Opening::RecurrentLayers), Err);
+            let refusal = |what| self.origin.error(POLICY, format!("the policy 'cellular' does not go with {what}"));
+            return opening.map_err(|what| refusal(what).to_string());
+        }
+        Ok(match (settings.policy(), &self.settings.config.scheduling_choice) {
+            _ if against.is_some() => Opening::Nothing,
+            (None | Some(PolicyName::Auto), None) => Opening::RecurrentLayers,
+            (None, Some(SchedulingChoice::DynamicBatching(_))) => Opening::Batches,
+            _ => Opening::Nothing,
+        })
     }
 }
 

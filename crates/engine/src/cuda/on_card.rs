@@ -43,6 +43,10 @@ impl Program for OnCard {
         self.host.index_ranges()
     }
 
+    fn needs_elements(&self) -> bool {
+        self.host.needs_elements()
+    }
+
     fn origin(&self) -> Option<[u8; 32]> {
         self.host.origin()
     }

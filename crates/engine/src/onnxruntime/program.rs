@@ -222,6 +222,10 @@ impl Program for OnnxProgram {
         &self.index_ranges
     }
 
+    fn needs_elements(&self) -> bool {
+        self.has_scan
+    }
+
     fn is_steady(&self) -> bool {
         self.steady
     }

@@ -188,8 +188,8 @@ fn our_parameters_must_mean_something() {
     assert!(parameter("batching.bucket_width", "wide").contains("expected a whole number from 0 to 4294967295"));
     assert_eq!(
         parameter("batching.policy", "cellular"),
-        "config.pbtxt:3:12: parameters[batching.policy]: the policy 'cellular' needs 'cells' and 'unfold', which say \
-         what requests unfold into"
+        "config.pbtxt:3:12: parameters[batching.policy]: the policy 'cellular' needs a max_batch_size of at least \
+         1, but it is 0"
     );
     assert_eq!(
         parameter("batching.policy", "lazy"),

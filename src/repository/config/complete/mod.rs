@@ -295,9 +295,9 @@ fn output_axis(
 
 /// Fills in the scheduler once the largest batch is known. `auto` and the policies without a window batch if the model
 /// can. If the policy has a window and no preferred sizes, the largest batch is the preferred one, as Triton's
-/// ModelConfig shows it. Models of cells need no scheduler.
+/// ModelConfig shows it. Models of cells need no scheduler, nor do recurrent layers that are served by cells.
 pub fn scheduler(settings: &mut Settings) {
-    if settings.has_cells() {
+    if settings.has_cells() || settings.asks_for_cells() {
         return;
     }
     let named = settings.policy();

@@ -166,10 +166,10 @@ impl PolicyName {
         }
     }
 
-    /// Whether the knobs of a policy apply where this one is chosen. A model that `unfolds` into cells has the knobs of
-    /// `cellular` under `auto`, which means that policy, and under `lazy`.
+    /// Whether the knobs of a policy apply where this one is chosen. Those of `cellular` do under `auto`, which means
+    /// that policy for models of cells and recurrent layers, and under `lazy` for a model that `unfolds` into cells.
     pub fn has_knobs_of(self, kind: PolicyKind, unfolds: bool) -> bool {
-        let by_cells = unfolds && matches!(self, Self::Auto | Self::Of(PolicyKind::Lazy));
+        let by_cells = self == Self::Auto || unfolds && self == Self::Of(PolicyKind::Lazy);
         self == Self::Of(kind) || by_cells && kind == PolicyKind::Cellular
     }
 

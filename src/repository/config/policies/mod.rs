@@ -52,9 +52,10 @@ pub fn read(settings: &Settings, stages: &StageRequest, origin: &Origin) -> Resu
         };
     }
     match (named, batching) {
-        (Some(PolicyName::Of(PolicyKind::Cellular)), _) => {
-            let message = "the policy 'cellular' needs 'cells' and 'unfold', which say what requests unfold into";
-            Err(origin.error(POLICY, message))
+        // Whether the graph has recurrent layers shows when it is loaded.
+        (_, batching) if settings.asks_for_cells() => {
+            reader.needs_batches(PolicyKind::Cellular)?;
+            reader.cellular(batching).map(Policy::Cellular)
         }
         (Some(PolicyName::Of(kind @ PolicyKind::Serial)), batching) => {
             reader.without_window(kind, batching)?;

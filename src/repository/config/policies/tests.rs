@@ -173,7 +173,8 @@ fn a_model_of_cells_is_cellular() {
     assert!(window.ends_with("the policy 'cellular' has no such delay: remove it"), "{window}");
     let sizes = policy("dynamic_batching { preferred_batch_size: 1 }", &CELL).expect_err("no window");
     assert!(sizes.ends_with("the policy 'cellular' has no preferred sizes: remove them"), "{sizes}");
-    assert!(refusal("cellular", &[]).ends_with("needs 'cells' and 'unfold', which say what requests unfold into"));
+    let expected = Policy::Cellular(CellularKnobs { slots: 9, ..CellularKnobs::default() });
+    assert_eq!(named("cellular", &[("batching.cellular.slots", "9")]), Ok(expected), "recurrent layers need no cells");
 }
 
 #[test]
@@ -373,7 +374,6 @@ fn knobs_whose_policy_is_not_named_are_refused() {
     for (key, value, name) in [
         ("batching.diversity.input", "true", "diversity"),
         ("batching.adaptive.headroom", "0.1", "adaptive"),
-        ("batching.cellular.slots", "9", "cellular"),
         ("paternoster", "batching: { lazy: { max_depth: 2 } }", "lazy"),
     ] {
         let refusal = refused(&[("batching.policy", "auto"), (key, value)]);
