@@ -18,9 +18,13 @@ use crate::{
     executor::OutputTensor,
     model::{CorrelationId, DataType, Dims, InSequence},
     repository::config::pb::model_config::SchedulingChoice,
-    wire::pb::{
-        self, grpc_inference_service_client::GrpcInferenceServiceClient, infer_parameter::ParameterChoice,
-        model_infer_request::InferInputTensor, model_metadata_response::TensorMetadata,
+    wire::{
+        decode::EMPTY_FINAL_RESPONSE,
+        pb::{
+            self, grpc_inference_service_client::GrpcInferenceServiceClient, infer_parameter::ParameterChoice,
+            model_infer_request::InferInputTensor, model_metadata_response::TensorMetadata,
+        },
+        stream::FINAL_RESPONSE,
     },
 };
 
@@ -122,7 +126,9 @@ impl Remote {
     pub(super) async fn infer(&self, sample: &Sample, sequence: Option<InSequence>) -> Result<Answer, String> {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         let mut client = self.clients[turn % self.clients.len()].clone();
-        let inputs = self.ports.inputs.iter().zip(&sample.inputs).map(|(port, tensor)| InferInputTensor {
+        let given =
+            || self.ports.inputs.iter().zip(&sample.inputs).filter_map(|(port, input)| Some((port, input.as_ref()?)));
+        let inputs = given().map(|(port, tensor)| InferInputTensor {
             name: port.name.clone(),
             datatype: port.datatype.as_str().to_owned(),
             shape: tensor.shape.to_vec(),
@@ -131,11 +137,50 @@ impl Remote {
         let request = pb::ModelInferRequest {
             model_name: self.model.clone(),
             inputs: inputs.collect(),
-            raw_input_contents: sample.inputs.iter().map(|tensor| tensor.data.clone()).collect(),
+            raw_input_contents: given().map(|(_, tensor)| tensor.data.clone()).collect(),
             parameters: sequence.map(parameters).unwrap_or_default(),
             ..pb::ModelInferRequest::default()
         };
+        if self.ports.decoupled {
+            return self.all_responses(&mut client, request).await;
+        }
         let answer = client.model_infer(request).await.map_err(status_text)?.into_inner();
+        self.outputs_of(&answer)
+    }
+
+    /// Sends a request on a stream of its own, and joins its responses: those of an output one after the other.
+    async fn all_responses(
+        &self,
+        client: &mut GrpcInferenceServiceClient<Channel>,
+        mut request: pb::ModelInferRequest,
+    ) -> Result<Answer, String> {
+        let flag = pb::InferParameter { parameter_choice: Some(ParameterChoice::BoolParam(true)) };
+        request.parameters.insert(EMPTY_FINAL_RESPONSE.to_owned(), flag);
+        let responses = client.model_stream_infer(tokio_stream::once(request)).await;
+        let mut responses = responses.map_err(status_text)?.into_inner();
+        let mut joined: Option<Answer> = None;
+        while let Some(message) = responses.message().await.map_err(status_text)? {
+            if !message.error_message.is_empty() {
+                return Err(message.error_message);
+            }
+            let response = message.infer_response.unwrap_or_default();
+            if !response.outputs.is_empty() {
+                let outputs = self.outputs_of(&response)?;
+                joined = Some(match joined {
+                    None => outputs,
+                    Some(before) => before.into_iter().zip(outputs).map(appended).collect(),
+                });
+            }
+            let is_final =
+                response.parameters.get(FINAL_RESPONSE).and_then(|parameter| parameter.parameter_choice.as_ref());
+            if is_final == Some(&ParameterChoice::BoolParam(true)) {
+                break;
+            }
+        }
+        joined.ok_or_else(|| "the server ended the stream without a response".to_owned())
+    }
+
+    fn outputs_of(&self, answer: &pb::ModelInferResponse) -> Result<Answer, String> {
         let by_port = self.ports.outputs.iter().map(|port| {
             let place = answer.outputs.iter().position(|output| output.name == port.name);
             let place = place.ok_or_else(|| format!("the answer lacks the output '{}'", port.name))?;
@@ -145,6 +190,16 @@ impl Remote {
         });
         by_port.collect()
     }
+}
+
+/// Appends a tensor along its first axis.
+fn appended((mut before, next): (OutputTensor, OutputTensor)) -> OutputTensor {
+    match (before.shape.first_mut(), next.shape.first()) {
+        (Some(rows), Some(more)) => *rows += more,
+        _ => before.shape = Dims::from_slice(&[2]),
+    }
+    before.data = [before.data, next.data].concat().into();
+    before
 }
 
 /// Returns the parameters that put a request into its sequence.
@@ -170,13 +225,15 @@ async fn ports(client: &mut GrpcInferenceServiceClient<Channel>, model: &str) ->
         let datatype = DataType::from_wire(&tensor.datatype);
         let datatype = datatype.ok_or_else(|| format!("'{}' has the datatype '{}'", tensor.name, tensor.datatype))?;
         let dims = tensor.shape.get(usize::from(batched)..).unwrap_or_default();
-        Ok(Port { name: tensor.name.clone(), datatype, dims: Dims::from_slice(dims) })
+        let optional = config.input.iter().any(|input| input.name == tensor.name && input.optional);
+        Ok(Port { name: tensor.name.clone(), datatype, dims: Dims::from_slice(dims), optional })
     };
     Ok(Ports {
         batched,
         max_rows: u32::try_from(config.max_batch_size).unwrap_or(1).max(1),
         inputs: metadata.inputs.iter().map(port).collect::<Result<_, String>>()?,
         outputs: metadata.outputs.iter().map(port).collect::<Result<_, String>>()?,
+        decoupled: config.model_transaction_policy.is_some_and(|policy| policy.decoupled),
         sequences: matches!(config.scheduling_choice, Some(SchedulingChoice::SequenceBatching(_))),
     })
 }
@@ -199,7 +256,8 @@ fn difference(own: &Ports, first: &Ports) -> Option<String> {
     let input = first.inputs.iter().find_map(|expected| {
         let found = own.inputs.iter().find(|port| port.name == expected.name);
         let named = found.map_or_else(|| "none".to_owned(), shown);
-        let is_other = found != Some(expected);
+        let of = |port: &Port| (port.datatype, port.dims.clone());
+        let is_other = found.map(of) != Some(of(expected));
         is_other.then(|| format!("input '{}' is {named}, expected {}", expected.name, shown(expected)))
     });
     let output = first.outputs.iter().find_map(|expected| {
@@ -220,11 +278,11 @@ mod tests {
     use super::*;
 
     fn port(name: &str, datatype: DataType, dims: &[i64]) -> Port {
-        Port { name: name.to_owned(), datatype, dims: Dims::from_slice(dims) }
+        Port { name: name.to_owned(), datatype, dims: Dims::from_slice(dims), optional: false }
     }
 
     fn ports(inputs: Vec<Port>, outputs: Vec<Port>) -> Ports {
-        Ports { batched: true, max_rows: 8, inputs, outputs, sequences: false }
+        Ports { batched: true, max_rows: 8, inputs, outputs, sequences: false, decoupled: false }
     }
 
     #[test]

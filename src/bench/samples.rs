@@ -15,6 +15,11 @@ use crate::{
 /// Number of times a duplicate request is redrawn before it is accepted. Duplicates can be unavoidable: a BOOL has only
 /// two values.
 const DRAWS: u32 = 16;
+/// What texts are made of: words that are one token each in most vocabularies.
+const WORDS: [&str; 16] = [
+    "time", "people", "way", "water", "day", "man", "world", "life", "hand", "part", "child", "eye", "place", "work",
+    "week", "number",
+];
 /// Limit on the size of an input, far above that of any sensible benchmark.
 const MAX_BYTES: usize = 1 << 30;
 
@@ -31,6 +36,8 @@ pub struct Ports {
     pub outputs: Vec<Port>,
     /// Whether its requests belong to sequences.
     pub sequences: bool,
+    /// Whether a request may have any number of responses.
+    pub decoupled: bool,
 }
 
 /// One input or output.
@@ -42,6 +49,8 @@ pub struct Port {
     pub datatype: DataType,
     /// Dimensions without the batch; −1 if the dimension varies from request to request.
     pub dims: Dims,
+    /// Whether requests may leave it out.
+    pub optional: bool,
 }
 
 impl Ports {
@@ -51,6 +60,7 @@ impl Ports {
             name: tensor.name.clone(),
             datatype: tensor.datatype,
             dims: tensor.dims.clone(),
+            optional: tensor.optional,
         };
         Self {
             batched: spec.has_batch_axis(),
@@ -58,12 +68,13 @@ impl Ports {
             inputs: spec.inputs.iter().map(port).collect(),
             outputs: spec.outputs.iter().map(port).collect(),
             sequences,
+            decoupled: spec.decoupled,
         }
     }
 
     /// Returns whether requests can differ in length.
     pub fn vary(&self) -> bool {
-        self.inputs.iter().any(|port| port.dims.contains(&-1))
+        self.inputs.iter().any(|port| port.dims.contains(&-1) || port.datatype == DataType::Bytes)
     }
 
     /// Returns the ports with these dims of inputs, without the batch, in place of the model's.
@@ -111,9 +122,9 @@ pub struct Recipe {
     /// Exclusive upper bound of integers, which are drawn from 1. They are often indices, so the model's tables must
     /// have this many entries.
     pub integers_below: u32,
-    /// Constant values by input name. Inputs without an entry are 1 if their name suggests a mask, and 0 if it suggests
-    /// token types.
-    pub fills: BTreeMap<String, f64>,
+    /// Constant values by input name: texts for BYTES, else numbers. Inputs without an entry are 1 if their name
+    /// suggests a mask, and 0 if it suggests token types.
+    pub fills: BTreeMap<String, String>,
     /// Dims of inputs without the batch, in place of the model's, by input name.
     pub shapes: BTreeMap<String, Dims>,
     /// Seed of everything that is drawn.
@@ -125,8 +136,8 @@ pub struct Recipe {
 pub struct Sample {
     /// Number of rows.
     pub rows: u32,
-    /// Inputs in the model's order.
-    pub inputs: Vec<InputTensor>,
+    /// Inputs in the model's order; `None` for those that it leaves out.
+    pub inputs: Vec<Option<InputTensor>>,
 }
 
 /// Reasons why no requests can be generated.
@@ -142,8 +153,18 @@ pub enum SampleError {
         input: String,
     },
     /// Lengths are given, but no dimension varies.
-    #[error("no input of the model has a varying dimension: omit --workload and --length")]
+    #[error("no input of the model has a varying dimension or texts: omit --workload and --length")]
     NothingVaries,
+    /// A constant is no number.
+    #[error("input '{input}' takes {datatype}: expected a number in --fill, but found '{value}'")]
+    NoNumber {
+        /// Name of the input.
+        input: String,
+        /// Its element type.
+        datatype: DataType,
+        /// The constant as given.
+        value: String,
+    },
     /// More rows than the model's largest batch.
     #[error("the model takes at most {most} rows in a request, but --rows says {rows}")]
     TooManyRows {
@@ -232,10 +253,20 @@ impl Recipe {
         if let Some(input) = self.fills.keys().find(|name| !known().contains(name)) {
             return Err(SampleError::UnknownInput { input: input.clone(), known: known() });
         }
-        let varies = ports.inputs.iter().find(|port| port.dims.contains(&-1));
+        let sent = || ports.inputs.iter().filter(|port| self.sends(ports, port));
+        let number_of = |port: &&Port| port.datatype != DataType::Bytes && self.fills.contains_key(&port.name);
+        for port in sent().filter(number_of) {
+            let value = &self.fills[&port.name];
+            if value.parse::<f64>().is_err() {
+                let (input, value) = (port.name.clone(), value.clone());
+                return Err(SampleError::NoNumber { input, datatype: port.datatype, value });
+            }
+        }
+        let varies = sent().find(|port| port.dims.contains(&-1));
+        let has_texts = sent().any(|port| port.datatype == DataType::Bytes);
         match (varies, &self.sizes) {
             (Some(port), None) => Err(SampleError::NoLengths { input: port.name.clone() }),
-            (None, Some(_)) => Err(SampleError::NothingVaries),
+            (None, Some(_)) if !has_texts => Err(SampleError::NothingVaries),
             (_, Some(Sizes::Trees(_))) => match ports.inputs.iter().filter(|port| port.takes_children()).count() {
                 1 => Ok(()),
                 found => Err(SampleError::NoChildren { found }),
@@ -244,13 +275,27 @@ impl Recipe {
         }
     }
 
+    /// Whether requests have an input. Those that may be left out are, unless there are constants or dims for them;
+    /// with no others, the first one is there.
+    fn sends(&self, ports: &Ports, port: &Port) -> bool {
+        let is_given = |name: &str| self.fills.contains_key(name) || self.shapes.contains_key(name);
+        let is_sent = |port: &Port| !port.optional || is_given(&port.name);
+        let is_first = || ports.inputs.first() == Some(port) && !ports.inputs.iter().any(is_sent);
+        is_sent(port) || is_first()
+    }
+
     fn sample(&self, ports: &Ports, size: Option<&Size>, random: &mut ChaCha8Rng) -> Result<Sample, SampleError> {
         let length = i64::from(size.map_or(1, Size::length));
         let inputs = ports.inputs.iter().map(|port| {
+            if !self.sends(ports, port) {
+                return Ok(None);
+            }
             let dims: Dims = port.dims.iter().map(|&dim| if dim < 0 { length } else { dim }).collect();
             let batch = ports.batched.then_some(i64::from(self.rows));
             let shape: Dims = batch.into_iter().chain(dims.iter().copied()).collect();
-            let element_bytes = port.datatype.size_bytes().unwrap_or(16);
+            let words = size.filter(|_| !port.dims.contains(&-1)).map_or(0, Size::length);
+            let of_text = (words as usize).saturating_mul(8).max(16);
+            let element_bytes = port.datatype.size_bytes().unwrap_or(of_text);
             let elements = element_count(&shape).filter(|count| count.saturating_mul(element_bytes) <= MAX_BYTES);
             let elements = elements.ok_or_else(|| {
                 let (input, rows) = (port.name.clone(), self.rows);
@@ -260,16 +305,17 @@ impl Recipe {
             let data = children.unwrap_or_else(|| {
                 let mut data = Vec::with_capacity(elements * element_bytes);
                 for _ in 0..elements {
-                    self.element(port, random, &mut data);
+                    self.element(port, words, random, &mut data);
                 }
                 data
             });
-            Ok(InputTensor { shape, data: Bytes::from(data) })
+            Ok(Some(InputTensor { shape, data: Bytes::from(data) }))
         });
         Ok(Sample { rows: self.rows, inputs: inputs.collect::<Result<_, _>>()? })
     }
 
-    fn element(&self, port: &Port, random: &mut ChaCha8Rng, data: &mut Vec<u8>) {
+    /// Appends an element; a text has this many words, or is a number without a length.
+    fn element(&self, port: &Port, words: u32, random: &mut ChaCha8Rng, data: &mut Vec<u8>) {
         let lower = port.name.to_lowercase();
         let by_name = if lower.contains("mask") {
             Some(1.0)
@@ -278,9 +324,9 @@ impl Recipe {
         } else {
             None
         };
-        let given = self.fills.get(&port.name).copied();
+        let given = self.fills.get(&port.name);
         let is_integer = !matches!(port.datatype, DataType::Fp16 | DataType::Bf16 | DataType::Fp32 | DataType::Fp64);
-        let fill = given.or(by_name.filter(|_| is_integer && port.datatype != DataType::Bytes));
+        let fill = given.and_then(|value| value.parse().ok()).or(by_name.filter(|_| is_integer));
         let float = |random: &mut ChaCha8Rng| fill.unwrap_or_else(|| random.random_range(-1.0..1.0));
         match port.datatype {
             DataType::Fp16 => data.extend(half::f16::from_f64(float(random)).to_le_bytes()),
@@ -289,9 +335,14 @@ impl Recipe {
             DataType::Fp64 => data.extend(float(random).to_le_bytes()),
             DataType::Bool => data.push(fill.map_or_else(|| random.random::<bool>(), |value| value != 0.0).into()),
             DataType::Bytes => {
-                let word = fill.map_or_else(|| random.random::<u32>().to_string(), |value| value.to_string());
-                data.extend((word.len() as u32).to_le_bytes());
-                data.extend(word.as_bytes());
+                let mut word = || WORDS[random.random_range(..WORDS.len())];
+                let text = match given {
+                    Some(text) => text.clone(),
+                    None if words == 0 => random.random::<u32>().to_string(),
+                    None => (0..words).map(|_| word()).collect::<Vec<_>>().join(" "),
+                };
+                data.extend((text.len() as u32).to_le_bytes());
+                data.extend(text.as_bytes());
             }
             integer => {
                 let size = integer.size_bytes().unwrap_or(8);
@@ -305,7 +356,7 @@ impl Recipe {
 }
 
 fn key(sample: &Sample) -> Vec<(Dims, Bytes)> {
-    sample.inputs.iter().map(|input| (input.shape.clone(), input.data.clone())).collect()
+    sample.inputs.iter().flatten().map(|input| (input.shape.clone(), input.data.clone())).collect()
 }
 
 #[cfg(test)]
@@ -314,16 +365,20 @@ mod tests {
     use crate::workload::{Lengths, Trees};
 
     fn port(name: &str, datatype: DataType, dims: &[i64]) -> Port {
-        Port { name: name.to_owned(), datatype, dims: Dims::from_slice(dims) }
+        Port { name: name.to_owned(), datatype, dims: Dims::from_slice(dims), optional: false }
     }
 
     fn ports(inputs: Vec<Port>) -> Ports {
-        Ports { batched: true, max_rows: 8, inputs, outputs: vec![], sequences: false }
+        Ports { batched: true, max_rows: 8, inputs, outputs: vec![], sequences: false, decoupled: false }
     }
 
     fn bert() -> Ports {
         let tokens = |name| port(name, DataType::Int64, &[-1]);
         ports(vec![tokens("input_ids"), tokens("attention_mask"), tokens("token_type_ids")])
+    }
+
+    fn given(tensor: &Option<InputTensor>) -> &InputTensor {
+        tensor.as_ref().expect("it is sent")
     }
 
     fn recipe() -> Recipe {
@@ -332,19 +387,19 @@ mod tests {
         Recipe { rows: 2, sizes, integers_below: 50, fills, shapes, seed: 1 }
     }
 
-    fn int64s(tensor: &InputTensor) -> Vec<i64> {
-        tensor.data.as_chunks().0.iter().map(|&bytes| i64::from_le_bytes(bytes)).collect()
+    fn int64s(tensor: &Option<InputTensor>) -> Vec<i64> {
+        given(tensor).data.as_chunks().0.iter().map(|&bytes| i64::from_le_bytes(bytes)).collect()
     }
 
     #[test]
     fn tokens_are_drawn_and_masks_are_full() {
         let samples = recipe().samples(&bert(), 2).expect("the recipe suits");
-        let shapes: Vec<&[i64]> = samples.iter().map(|sample| sample.inputs[0].shape.as_slice()).collect();
+        let shapes: Vec<&[i64]> = samples.iter().map(|sample| given(&sample.inputs[0]).shape.as_slice()).collect();
         assert_eq!(shapes, [[2, 3], [2, 5]], "rows by the length of the request");
         assert!(int64s(&samples[1].inputs[0]).iter().all(|token| (1..50).contains(token)));
         assert_eq!(int64s(&samples[0].inputs[1]), [1; 6]);
         assert_eq!(int64s(&samples[0].inputs[2]), [0; 6]);
-        let filled = Recipe { fills: [("attention_mask".to_owned(), 7.0)].into(), ..recipe() };
+        let filled = Recipe { fills: [("attention_mask".to_owned(), "7".to_owned())].into(), ..recipe() };
         assert_eq!(int64s(&filled.samples(&bert(), 1).expect("it suits")[0].inputs[1]), [7; 6]);
     }
 
@@ -353,12 +408,12 @@ mod tests {
         let (tokens, children) = (port("tokens", DataType::Int64, &[-1]), port("children", DataType::Int32, &[-1, 2]));
         let recipe = Recipe { rows: 1, sizes: Some(Sizes::Trees(Trees::Halved { leaves: 3 })), ..recipe() };
         let samples = recipe.samples(&ports(vec![tokens.clone(), children.clone()]), 2).expect("the recipe suits");
-        let int32s = |tensor: &InputTensor| -> Vec<i32> {
-            tensor.data.as_chunks().0.iter().map(|&bytes| i32::from_le_bytes(bytes)).collect()
+        let int32s = |tensor: &Option<InputTensor>| -> Vec<i32> {
+            given(tensor).data.as_chunks().0.iter().map(|&bytes| i32::from_le_bytes(bytes)).collect()
         };
         for sample in &samples {
-            assert_eq!(sample.inputs[0].shape.as_slice(), [1, 5]);
-            assert_eq!(sample.inputs[1].shape.as_slice(), [1, 5, 2]);
+            assert_eq!(given(&sample.inputs[0]).shape.as_slice(), [1, 5]);
+            assert_eq!(given(&sample.inputs[1]).shape.as_slice(), [1, 5, 2]);
             assert_eq!(int32s(&sample.inputs[1]), [1, 2, -1, -1, 3, 4, -1, -1, -1, -1]);
             assert!(int64s(&sample.inputs[0]).iter().all(|token| (1..50).contains(token)));
         }
@@ -393,12 +448,39 @@ mod tests {
         for datatype in DataType::ALL {
             let recipe = Recipe { rows: 1, sizes: None, ..recipe() };
             let samples = recipe.samples(&ports(vec![port("x", datatype, &[4])]), 1).expect("the recipe suits");
-            let bytes = samples[0].inputs[0].data.len();
+            let bytes = given(&samples[0].inputs[0]).data.len();
             match datatype.size_bytes() {
                 Some(size) => assert_eq!(bytes, 4 * size, "{datatype}"),
                 None => assert!(bytes > 16, "four strings with their lengths"),
             }
         }
+    }
+
+    #[test]
+    fn texts_have_words_and_what_may_be_left_out_is() {
+        let optional = |name, datatype, dims: &[i64]| Port { optional: true, ..port(name, datatype, dims) };
+        let inputs = vec![
+            optional("TEXT", DataType::Bytes, &[1]),
+            optional("PAIR", DataType::Bytes, &[1]),
+            optional("TOKENS", DataType::Int64, &[-1]),
+        ];
+        let texts = |recipe: Recipe| {
+            let samples = recipe.samples(&ports(inputs.clone()), 2)?;
+            let read = |tensor: &InputTensor| String::from_utf8(tensor.data[4..].to_vec()).expect("UTF-8");
+            let of_sample = |sample: &Sample| sample.inputs.iter().map(|input| input.as_ref().map(read)).collect();
+            Ok::<_, SampleError>(samples.iter().map(of_sample).collect::<Vec<Vec<Option<String>>>>())
+        };
+        let one = Recipe { rows: 1, ..recipe() };
+        let drawn = texts(one.clone()).expect("it suits");
+        let words: Vec<usize> = drawn.iter().map(|sample| sample[0].as_ref().expect("it").split(' ').count()).collect();
+        assert_eq!(words, [3, 5], "a word for each unit of length");
+        assert!(drawn.iter().all(|sample| sample[1].is_none() && sample[2].is_none()));
+        let fills = [("PAIR".to_owned(), "a = b".to_owned())].into();
+        let filled = texts(Recipe { fills, sizes: None, ..one.clone() }).expect("it suits");
+        assert_eq!(filled[0], [None, Some("a = b".to_owned()), None], "what is given is enough");
+        let fills = [("TOKENS".to_owned(), "many".to_owned())].into();
+        let refused = texts(Recipe { fills, ..one }).expect_err("no number").to_string();
+        assert_eq!(refused, "input 'TOKENS' takes INT64: expected a number in --fill, but found 'many'");
     }
 
     #[test]
@@ -409,7 +491,7 @@ mod tests {
             Recipe { sizes: None, shapes, ..recipe() }.samples(&model, 1)
         };
         let samples = shaped(&[("x", &[3, 4]), ("y", &[7])]).expect("they fit");
-        let shapes: Vec<&[i64]> = samples[0].inputs.iter().map(|input| input.shape.as_slice()).collect();
+        let shapes: Vec<&[i64]> = samples[0].inputs.iter().map(|input| given(input).shape.as_slice()).collect();
         assert_eq!(shapes, [&[2, 3, 4][..], &[2, 7]]);
         let partly = shaped(&[("x", &[3, 4])]).expect_err("y varies");
         assert_eq!(partly, SampleError::NoLengths { input: "y".to_owned() });
@@ -429,7 +511,7 @@ mod tests {
         assert_eq!(refusal(without.clone(), &bert()), SampleError::NoLengths { input: "input_ids".to_owned() });
         assert_eq!(refusal(recipe(), &fixed), SampleError::NothingVaries);
         assert_eq!(refusal(Recipe { rows: 9, ..recipe() }, &bert()), SampleError::TooManyRows { rows: 9, most: 8 });
-        let unknown = refusal(Recipe { fills: [("z".to_owned(), 1.0)].into(), ..without }, &fixed);
+        let unknown = refusal(Recipe { fills: [("z".to_owned(), "1".to_owned())].into(), ..without }, &fixed);
         assert!(matches!(unknown, SampleError::UnknownInput { .. }), "{unknown}");
         let huge = Recipe { sizes: Some(Sizes::Lengths(Lengths::Fixed(u32::MAX))), ..recipe() };
         assert!(matches!(refusal(huge, &bert()), SampleError::TooLarge { .. }));

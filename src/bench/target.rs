@@ -48,7 +48,7 @@ impl Target {
     pub fn send(&self, sample: &Sample, sequence: Option<InSequence>) -> PendingAnswer {
         match self {
             Self::Local(servable, _) => {
-                let inputs = sample.inputs.iter().cloned().map(Some).collect();
+                let inputs = sample.inputs.clone();
                 let future = servable.submit(InferRequest { sequence, ..InferRequest::new(sample.rows, inputs) });
                 Box::pin(
                     async move { future.await.map(|response| response.outputs).map_err(|error| error.to_string()) },

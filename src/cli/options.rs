@@ -168,6 +168,7 @@ pub(super) fn http(args: &HttpArgs) -> Result<HttpConfig, RestrictionError> {
         tls: args.tls().unwrap_or_default(),
         allow_web: args.allow_web,
         restricted: restricted.collect::<Result<_, _>>()?,
+        metrics: None,
     })
 }
 

@@ -9,7 +9,7 @@ use super::{
 use crate::model::ModelSpec;
 
 /// Present on every successful stream response, and on failures of admitted requests.
-const FINAL_RESPONSE: &str = "triton_final_response";
+pub const FINAL_RESPONSE: &str = "triton_final_response";
 
 /// Builds a response. `last` is true for the single response of an ordinary model. Responses of decoupled models are
 /// never last (see [`empty_final`]).

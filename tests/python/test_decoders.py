@@ -2,6 +2,7 @@
 values itself, whatever the lengths and however many requests share a run."""
 
 import json
+import subprocess
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -98,6 +99,16 @@ def test_each_token_is_a_response_where_the_model_is_decoupled(server, expected)
             events = stream.read().decode().split("\n\n")
         tokens = [json.loads(event.removeprefix("data: "))["tokens"] for event in events if event]
         assert len(tokens) == len(answer) and np.ravel(tokens).tolist() == answer
+
+
+def test_responses_that_come_one_by_one_are_measured(server, program):
+    command = [program, "bench", "--url", server.grpc, "--model", f"{next(iter(decoders.MODELS))}_stream"]
+    command += ["--length=3", f"--integers-below={decoders.TOKENS}", "--concurrency=2", "--seconds=0.5"]
+    command += ["--warm-up-seconds=0", "--rounds=1", "--samples=8", "--json"]
+    ended = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    (figures,) = json.loads(ended.stdout)["loads"][0]["policies"]
+    assert figures["total"]["requests_per_s"] > 0, figures
 
 
 def test_a_request_may_ask_for_fewer_tokens(server, expected):

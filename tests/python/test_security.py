@@ -194,15 +194,15 @@ def locked(program, tmp_path_factory):
 
 
 def asked(server, method, path):
-    """Returns the status of a request without a key."""
+    """Returns the status of a request without a key, and its body."""
     body = b"{}" if method == "POST" else None
     request = urllib.request.Request(f"http://{server.http}{path}", method=method, data=body)
     try:
         with urllib.request.urlopen(request, timeout=120) as answer:
-            return answer.status
+            return answer.status, answer.read()
     except urllib.error.HTTPError as refusal:
         with refusal:
-            return refusal.code
+            return refusal.code, refusal.read()
 
 
 def test_without_the_key_nothing_answers_over_http_but_health(locked):
@@ -216,7 +216,17 @@ def test_without_the_key_nothing_answers_over_http_but_health(locked):
         for placeholder, name in names.items():
             path = path.replace(placeholder, name)
         is_health = path.endswith("/ready") or path in {"/v2/health/live", "/health", "/ping"}
-        assert asked(locked, method, path) == (200 if is_health else 403), f"{method} {path}"
+        assert asked(locked, method, path)[0] == (200 if is_health else 403), f"{method} {path}"
+    assert asked(locked, "GET", "/metrics")[0] == 403, "the HTTP port has them too"
+    for method, path, key in (
+        ("POST", "/v1/embeddings", "error"),
+        ("POST", "/embed", "error_type"),
+        ("POST", "/v2/embed", "message"),
+        ("POST", "/v2/rerank", "detail"),
+        ("GET", "/v2", "error"),
+    ):
+        status, refusal = asked(locked, method, path)
+        assert status == 403 and key in json.loads(refusal), "in the form of that route's clients"
     with over_http.InferenceServerClient(locked.http) as client:
         found = client.infer("identity", [given(rows(1))], headers={"key": "secret"}).as_numpy("OUTPUT0")
         np.testing.assert_array_equal(found, rows(1))

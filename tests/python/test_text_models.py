@@ -354,6 +354,44 @@ def test_the_clients_of_cohere(texts_server):
     assert all_ranked["results"][0]["index"] == ranked.results[0].index
 
 
+def test_the_vectors_of_cohere_s_client(texts_server):
+    texts = ["a dog", "a kitten", "rates rose"]
+    client = cohere.ClientV2(api_key="none", base_url=f"http://{texts_server.http}")
+    asked = {"model": "plain", "input_type": "search_document", "embedding_types": ["float"]}
+    answer = client.embed(texts=texts, **asked)
+    status, expected = post(texts_server, "/embed", {"model": "plain", "inputs": texts})
+    assert status == 200
+    np.testing.assert_allclose(answer.embeddings.float_, expected, atol=1e-6)
+    assert answer.texts == texts and answer.meta.billed_units.input_tokens > len(texts)
+    inputs = [{"content": [{"type": "text", "text": text}]} for text in texts]
+    assert client.embed(inputs=inputs, **asked).embeddings.float_ == answer.embeddings.float_
+    for body, reason in (
+        ({"texts": texts, "embedding_types": ["int8"]}, "embedding_types to be [\"float\"], but found 'int8'"),
+        ({"texts": texts, "input_type": "image"}, "expected input_type to be search_query"),
+        ({"texts": texts, "truncate": "MIDDLE"}, 'expected truncate to be "NONE", "START" or "END"'),
+        ({"texts": ["a", "word " * 2000], "truncate": "NONE"}, "texts[1]"),
+        ({"texts": texts, "output_dimension": 9999}, "dimensions"),
+        ({"texts": texts, "inputs": inputs}, "expected either texts or inputs"),
+        ({"inputs": [{"content": [{"type": "image_url"}]}]}, "inputs[0]: expected content of type"),
+        ({}, "expected either texts or inputs"),
+        ({"texts": ["a", 5]}, "texts[1]"),
+    ):
+        status, refusal = post(texts_server, "/v2/embed", {"model": "plain"} | body)
+        assert status == 400 and reason in refusal["message"], (body, status, refusal)
+
+
+@pytest.mark.parametrize(
+    "words", [["plain", "--length=5"], ["reranker", "--length=5", "--fill=PAIR=a word", "--shape=TEXT:1"]]
+)
+def test_texts_are_measured(texts_server, program, words):
+    command = [program, "bench", "--url", texts_server.grpc, "--model", *words, "--concurrency=2"]
+    command += ["--seconds=0.5", "--warm-up-seconds=0", "--rounds=1", "--samples=8", "--json"]
+    ended = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    (figures,) = json.loads(ended.stdout)["loads"][0]["policies"]
+    assert figures["total"]["requests_per_s"] > 0, figures
+
+
 def test_a_pair_is_tokenized_as_the_library_does(texts_client, tokenizer):
     """The cross-encoder has random weights: it answers alike for the tokens of the library, and by texts."""
     pairs = [("a cat", "a dog"), ("word " * 400, "short"), ("", "x"), ("a cat", "")]

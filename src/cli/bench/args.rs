@@ -46,6 +46,10 @@ Examples:
   paternoster bench --url localhost:8001 --model total --sequence-length 20 --concurrency 8
   paternoster bench --url localhost:8001 --model yolo --shape images:3,640,640 --concurrency 1
 
+  # A model that takes texts, of 1 to 32 words; and pairs of texts
+  paternoster bench --url localhost:8001 --model sentences --workload glue-short
+  paternoster bench --url localhost:8001 --model reranker --length 20 --shape TEXT:1 --shape PAIR:1
+
   # Recorded arrivals and lengths
   paternoster bench --url localhost:8001 --model minilm --trace trace.csv
 
@@ -123,10 +127,11 @@ pub struct BenchArgs {
     /// 16-bit outputs. A model that computes in half precision needs more
     #[arg(long, value_name = "SHARE", value_parser = positive, help_heading = "Requests")]
     pub tolerance: Option<f64>,
-    /// Value of all elements of an input. By default, integer masks are 1, token types are 0, and other inputs are
-    /// random
+    /// Value of all elements of an input: a number, or a text for BYTES. By default, integer masks are 1, token types
+    /// are 0, texts have a word for each unit of length, and other inputs are random. Inputs that may be left out are,
+    /// unless this or --shape names them
     #[arg(long = "fill", value_name = "INPUT=VALUE", value_parser = fill, help_heading = "Requests")]
-    pub fills: Vec<(String, f64)>,
+    pub fills: Vec<(String, String)>,
 
     /// Mean rates as shares of the first policy's measured peak [default: 0.25,0.6,0.9]
     #[arg(long, value_name = "SHARE,…", value_delimiter = ',', value_parser = positive, help_heading = "Load")]
@@ -275,8 +280,8 @@ fn shape(text: &str) -> Result<(String, Dims), String> {
     Ok((name.to_owned(), dims.split(',').map(dim).collect::<Result<_, _>>()?))
 }
 
-fn fill(text: &str) -> Result<(String, f64), String> {
+fn fill(text: &str) -> Result<(String, String), String> {
     let expected = || "expected INPUT=VALUE, as 'attention_mask=1'".to_owned();
-    let (name, value) = text.rsplit_once('=').ok_or_else(expected)?;
-    Ok((name.to_owned(), value.parse().map_err(|_| expected())?))
+    let (name, value) = text.split_once('=').ok_or_else(expected)?;
+    Ok((name.to_owned(), value.to_owned()))
 }

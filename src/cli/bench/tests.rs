@@ -39,6 +39,13 @@ fn on(repository: &Path, more: &[&str]) -> BenchArgs {
 }
 
 #[test]
+fn a_fill_is_what_follows_the_first_equals_sign() {
+    let args = parsed(&["--url", "a:1", "--model", "m", "--fill", "TEXT=a = b", "--fill", "mask=1"]);
+    let fills = args.expect("texts are fine").fills;
+    assert_eq!(fills, [("TEXT".to_owned(), "a = b".to_owned()), ("mask".to_owned(), "1".to_owned())]);
+}
+
+#[test]
 fn words_that_do_not_go_together_are_refused() {
     let refusal = |words: &[&str]| parsed(words).expect_err("they do not go together");
     let place = ["--url", "localhost:8001", "--model", "m"];

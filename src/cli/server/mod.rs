@@ -105,7 +105,7 @@ impl Server {
         let StartedPool { pool, cards, loader, recording, began } = started;
         // Errors in the flags are reported before anything is loaded.
         let grpc_config = options::grpc(&args.grpc).map_err(StartError::GrpcRestriction)?;
-        let http_config = options::http(&args.http).map_err(StartError::HttpRestriction)?;
+        let mut http_config = options::http(&args.http).map_err(StartError::HttpRestriction)?;
         let asks_for_certificates =
             [&grpc_config.tls, &http_config.tls].map(|tls| tls.as_ref().is_some_and(|tls| tls.client_ca.is_some()));
         limits::check_client(&args.limits, asks_for_certificates).map_err(StartError::Limits)?;
@@ -185,7 +185,9 @@ impl Server {
                 cards: args.http.allow_gpu_metrics.then(|| watched_cards(&pool)).flatten(),
                 interval: Duration::from_millis(u64::from(args.http.metrics_interval_ms)),
             })?;
-            let started = HttpServer::start_metrics(endpoint, Arc::new(metrics), budgets.metrics_connections).await;
+            let metrics = Arc::new(metrics);
+            http_config.metrics = Some(Arc::clone(&metrics));
+            let started = HttpServer::start_metrics(endpoint, metrics, budgets.metrics_connections).await;
             server.metrics = Some(started.map_err(StartError::MetricsServer)?);
         }
         // Last, so that a client that gets an answer over HTTP finds every other port open.

@@ -92,12 +92,14 @@ pub struct HttpConfig {
     pub allow_web: bool,
     /// Groups of routes that require a header (`--http-restricted-api`, repeatable).
     pub restricted: Vec<RestrictedProtocol>,
+    /// What `GET /metrics` answers here too, as in text-embeddings-inference; `None`: there is no such route.
+    pub metrics: Option<Arc<Metrics>>,
 }
 
 impl Default for HttpConfig {
     /// Triton's limit on JSON, plain text, with the page, and without restrictions.
     fn default() -> Self {
-        Self { max_input_bytes: 64 << 20, tls: None, allow_web: true, restricted: Vec::new() }
+        Self { max_input_bytes: 64 << 20, tls: None, allow_web: true, restricted: Vec::new(), metrics: None }
     }
 }
 

@@ -32,6 +32,9 @@ use crate::{
     observe::{Metrics, timeline::Timeline},
 };
 
+/// The path of the metrics.
+const METRICS: &str = "/metrics";
+
 /// Content type of Prometheus' text format, as Triton writes it.
 const METRICS_TYPE: &str = "text/plain; charset=utf-8";
 
@@ -53,7 +56,8 @@ pub(super) fn api(
     let state = Api { services, workers, max_input_bytes, config_json, timeline, overview, restrictions: for_loads };
     let mut router = Router::new();
     let web = if config.allow_web { web() } else { Vec::new() };
-    for (path, group, methods) in table().into_iter().chain(web) {
+    let metrics = config.metrics.map(|metrics| (METRICS.to_owned(), Protocol::Statistics, scraping(metrics)));
+    for (path, group, methods) in table().into_iter().chain(web).chain(metrics) {
         let needs_certificate = asks_for_certificates && group != Protocol::Health;
         let restriction = Restriction { restrictions: Arc::clone(&restrictions), group, needs_certificate };
         let methods = if needs_certificate || restrictions.restricts(group) {
@@ -75,18 +79,17 @@ struct Restriction {
 }
 
 /// Passes a request if its client presented a certificate and it carries the group's header, where required.
-async fn check(State(restriction): State<Restriction>, request: Request, next: Next) -> Result<Response, Problem> {
-    if restriction.needs_certificate && request.extensions().get::<Certified>().is_none() {
-        let message = "This API is restricted, expecting a client certificate";
-        return Err(Problem::new(StatusCode::FORBIDDEN, message));
-    }
-    match restriction.restrictions.check(restriction.group, request.headers()) {
-        Ok(()) => Ok(next.run(request).await),
-        Err(header) => {
-            let message = format!("This API is restricted, expecting header '{header}'");
-            Err(Problem::new(StatusCode::FORBIDDEN, message))
+async fn check(State(restriction): State<Restriction>, request: Request, next: Next) -> Response {
+    let missing = if restriction.needs_certificate && request.extensions().get::<Certified>().is_none() {
+        "a client certificate".to_owned()
+    } else {
+        match restriction.restrictions.check(restriction.group, request.headers()) {
+            Ok(()) => return next.run(request).await,
+            Err(header) => format!("header '{header}'"),
         }
-    }
+    };
+    let message = format!("This API is restricted, expecting {missing}");
+    text::refusal(request.uri().path(), StatusCode::FORBIDDEN, message)
 }
 
 /// The web page and its data, which belong to the statistics group.
@@ -151,8 +154,11 @@ pub(super) fn table() -> Vec<(String, Protocol, MethodRouter<Api>)> {
 
 /// The routes of the metrics port.
 pub(super) fn metrics(metrics: Arc<Metrics>) -> Router {
-    let state = Scraped { metrics, last: SharedAnswer::default() };
-    otherwise(Router::new().route("/metrics", get(scrape))).with_state(state)
+    otherwise(Router::new().route(METRICS, scraping(metrics)))
+}
+
+fn scraping<S: Clone + Send + Sync + 'static>(metrics: Arc<Metrics>) -> MethodRouter<S> {
+    get(scrape).with_state(Scraped { metrics, last: SharedAnswer::default() })
 }
 
 /// Adds JSON errors for unknown paths and methods.
@@ -160,11 +166,11 @@ fn otherwise<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
     router
         .fallback(|uri: Uri| async move {
             let message = format!("no such route: {}", uri.path());
-            text::no_route(uri.path(), StatusCode::NOT_FOUND, message)
+            text::refusal(uri.path(), StatusCode::NOT_FOUND, message)
         })
         .method_not_allowed_fallback(|method: Method, uri: Uri| async move {
             let message = format!("method {method} is not allowed for {}", uri.path());
-            text::no_route(uri.path(), StatusCode::METHOD_NOT_ALLOWED, message)
+            text::refusal(uri.path(), StatusCode::METHOD_NOT_ALLOWED, message)
         })
 }
 

@@ -19,7 +19,7 @@ mod typed;
 
 use std::{collections::HashMap, iter};
 
-pub use self::parse::parse;
+pub use self::{parameters::EMPTY_FINAL_RESPONSE, parse::parse};
 use super::{
     ReplyPlan, RequestError, SharedMemory,
     fault::{Fault, InputCount, InputFault, Names},

@@ -10,7 +10,8 @@ use super::super::{
 };
 use crate::model::{CorrelationId, InSequence};
 
-const EMPTY_FINAL_RESPONSE: &str = "triton_enable_empty_final_response";
+/// Asks for a final response, which may be without outputs.
+pub const EMPTY_FINAL_RESPONSE: &str = "triton_enable_empty_final_response";
 const REGION: &str = "shared_memory_region";
 const BYTE_SIZE: &str = "shared_memory_byte_size";
 const OFFSET: &str = "shared_memory_offset";

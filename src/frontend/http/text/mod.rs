@@ -1,5 +1,5 @@
-//! The ways to models that take texts which clients of other servers use: embeddings as OpenAI's clients ask for them,
-//! reranking as those of Cohere and Jina, and the routes of text-embeddings-inference.
+//! The ways to models that take texts which clients of other servers use: embeddings as OpenAI's and Cohere's clients
+//! ask for them, reranking as those of Cohere and Jina, and the routes of text-embeddings-inference.
 //!
 //! `read` reads requests, `inputs` the items of those for vectors, `run` submits each `item` to a model, `rows` are the
 //! results, `scores` makes those of classes, `written` the JSON of answers, and `fault` says why there is none;
@@ -7,6 +7,7 @@
 //! its requests, its answers and its errors.
 //! Which models an interface can use shows in the names of their tensors. Tokenizers and batching must not live here.
 
+mod cohere;
 #[cfg(feature = "text")]
 mod embed_all;
 mod fault;
@@ -35,13 +36,15 @@ use self::{fault::Fault, openai::OpenAiError};
 use super::{Problem, api::Api};
 use crate::frontend::Protocol;
 
-/// Answers requests that no route takes: those of OpenAI's clients, whose paths begin with `/v1/`, and those of
-/// text-embeddings-inference's in their form.
-pub(super) fn no_route(path: &str, status: StatusCode, message: String) -> Response {
-    if path.starts_with("/v1/") {
-        return OpenAiError(Fault::Server(status, message)).into_response();
+/// Answers requests that reach no route, or not the one that they ask for: those of the clients of OpenAI, whose paths
+/// begin with `/v1/`, of Cohere, and of text-embeddings-inference in their form.
+pub(super) fn refusal(path: &str, status: StatusCode, message: String) -> Response {
+    match path {
+        "/v1/rerank" | "/v2/rerank" | "/v2/embed" => return cohere::refused(&Fault::Server(status, message)),
+        path if path.starts_with("/v1/") => return OpenAiError(Fault::Server(status, message)).into_response(),
+        _ => {}
     }
-    tei::no_route(path, status, &message).unwrap_or_else(|| Problem::new(status, message).into_response())
+    tei::refusal(path, status, &message).unwrap_or_else(|| Problem::new(status, message).into_response())
 }
 
 /// The routes of these interfaces, with their groups.
@@ -60,6 +63,7 @@ pub(super) fn table() -> Vec<(String, Protocol, MethodRouter<Api>)> {
         route("/v1/embeddings", Inference, post(openai::embeddings)),
         route("/v1/models", Metadata, get(openai::models)),
         route("/v1/models/{model}", Metadata, get(openai::model)),
+        route("/v2/embed", Inference, post(cohere::embed)),
         route("/v1/rerank", Inference, post(rerank::rerank)),
         route("/v2/rerank", Inference, post(rerank::rerank)),
         route("/", Inference, post(tei::root)),

@@ -1,16 +1,15 @@
 //! Reranking as clients of Cohere and Jina ask for it.
 
 use axum::{
-    Json,
     extract::{Request, State},
-    response::{IntoResponse, Response},
+    response::Response,
 };
-use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
     super::api::Api,
+    cohere::refused,
     fault::Fault,
     run::{Received, Treatment, Wanted, rank, receive, resolve},
     tei::copied_if,
@@ -65,17 +64,7 @@ struct Returned {
 pub(super) async fn rerank(State(api): State<Api>, request: Request) -> Response {
     match answer(&api, request).await {
         Ok(response) => response,
-        Err(fault) => {
-            let status = match &fault {
-                Fault::Model(_) => StatusCode::NOT_FOUND,
-                Fault::Request(_) => StatusCode::BAD_REQUEST,
-                Fault::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
-                Fault::Overloaded(_) | Fault::Starting(_) => StatusCode::SERVICE_UNAVAILABLE,
-                Fault::Server(status, _) => *status,
-            };
-            // Cohere's clients read `message`, Jina's `detail`.
-            (status, Json(json!({ "message": fault.message(), "detail": fault.message() }))).into_response()
-        }
+        Err(fault) => refused(&fault),
     }
 }
 

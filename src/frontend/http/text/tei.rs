@@ -179,8 +179,8 @@ const PATHS: [&str; 14] = [
     "/tokenize",
 ];
 
-/// Answers a request that no route takes, if its path is one of that server.
-pub(super) fn no_route(path: &str, status: StatusCode, message: &str) -> Option<Response> {
+/// Answers a request that reaches no route, if its path is one of that server.
+pub(super) fn refusal(path: &str, status: StatusCode, message: &str) -> Option<Response> {
     let error = || (status, Json(json!({ "error": message, "error_type": "Validation" }))).into_response();
     PATHS.contains(&path).then(error)
 }

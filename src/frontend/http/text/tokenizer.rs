@@ -40,6 +40,18 @@ pub(super) fn cuts(_: &ModelVersion) -> Option<Cuts> {
     None
 }
 
+/// Whether a model has a prompt of this name.
+#[cfg(feature = "text")]
+pub(super) fn has_prompt(version: &ModelVersion, name: &str) -> bool {
+    with_tokenizer(version, |step| step.prompt(Some(name)).map_err(Fault::Request).map(drop)).is_ok()
+}
+
+/// Without the feature `text` there are no prompts.
+#[cfg(not(feature = "text"))]
+pub(super) fn has_prompt(_: &ModelVersion, _: &str) -> bool {
+    false
+}
+
 /// Checks that the tokenizer of a version reads each item: that texts are short enough, and tokens are in the
 /// vocabulary.
 #[cfg(feature = "text")]
