@@ -195,7 +195,7 @@ impl Listing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::repository::scan::Identity;
+    use crate::repository::directory::Identity;
 
     const ROOT: &str = "/models";
 

@@ -6,8 +6,8 @@ use std::{
 };
 
 use super::{
-    CellProgram, LoadAttempt, LoadRequest, PoolLoader, StageRequest, cells::CellGraph, opening::Opener, plans::Batches,
-    warmup,
+    CellProgram, LoadAttempt, LoadRequest, Opening, PoolLoader, StageRequest, cells::CellGraph, opening::Opener,
+    plans::Batches, warmup,
 };
 use crate::{
     batching::Ns,
@@ -114,6 +114,11 @@ impl PoolLoader {
 
 /// Returns the programs of a version: one, or those of its cells.
 fn subjects(opener: &Opener<'_>, request: &LoadRequest) -> Result<Vec<Subject>, String> {
+    if matches!(request.opening, Opening::Decoder(_)) {
+        let reason = "a decoder runs in parts, a stage for the prompt and a loop for the tokens, which onnxruntime alone \
+                      can run: there is nothing to compare";
+        return Err(reason.to_owned());
+    }
     let open = |program: &CellProgram| opener.open(program, program.read()?, &StageRequest::default());
     let Some(unfold) = &request.unfold else {
         let (program, spec) = (request.whole_program(), request.spec.clone());

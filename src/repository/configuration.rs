@@ -6,8 +6,8 @@ use super::{
     Overrides,
     bounded_file::read_up_to,
     config::{ConfigError, Origin, Settings, json, pbtxt, settings::ONNX_FILENAME, yaml},
-    directory::TOKENIZER,
-    generation::{DESCRIPTION, GENERATION},
+    directory::{TOKENIZER, laid_out, versions},
+    generation::{self, DESCRIPTION, GENERATION},
 };
 
 /// Triton's form.
@@ -29,14 +29,47 @@ pub(super) fn text_of(bytes: Vec<u8>) -> String {
     }
 }
 
+/// Returns the command that exports the model of a directory, as Hugging Face lays it out, to where it is looked for.
+pub(super) fn export_command(directory: &Path) -> String {
+    let place = directory.display();
+    let task = generation::export_task(directory);
+    format!("`optimum-cli export onnx --model '{place}' --task {task} '{place}/onnx'`")
+}
+
+/// Returns what lies where a program was looked for, and what makes one of it.
+pub(super) fn other_program(within: &Path) -> Option<String> {
+    let mut names: Vec<String> =
+        within.read_dir().ok()?.flatten().filter_map(|file| file.file_name().into_string().ok()).collect();
+    names.sort_unstable();
+    let advice = |name: &str| {
+        Some(match Path::new(name).extension()?.to_str()? {
+            "onnx" => "",
+            "pt" | "pth" | "pt2" | "ts" => "export the model with torch.onnx.export",
+            "safetensors" | "bin" => "export the model with optimum-cli export onnx",
+            "h5" | "keras" | "savedmodel" | "graphdef" | "pb" | "tflite" => "convert it with tf2onnx",
+            "plan" | "engine" => "an engine of TensorRT is not portable: serve the ONNX file that it was made of",
+            "json" | "ubj" | "pkl" | "joblib" => "convert it with onnxmltools or skl2onnx",
+            "py" => "models in Python are not served: export what they run to ONNX",
+            _ => return None,
+        })
+    };
+    names.iter().find_map(|name| match advice(name)? {
+        "" => Some(format!("; found '{name}'")),
+        advice => Some(format!("; found '{name}': {advice}")),
+    })
+}
+
 /// Returns advice if the program is where other tools put it; Hugging Face exports have `onnx/model.onnx`.
 pub(super) fn misplaced(directory: &Path) -> Option<String> {
     let places = [Path::new("onnx").join(ONNX_FILENAME), PathBuf::from(ONNX_FILENAME)];
     let Some(found) = places.into_iter().find(|place| directory.join(place).is_file()) else {
-        let described = [TOKENIZER, DESCRIPTION].into_iter().find(|name| directory.join(name).is_file())?;
+        let Some(described) = [TOKENIZER, DESCRIPTION].into_iter().find(|name| directory.join(name).is_file()) else {
+            return other_program(directory);
+        };
         return Some(format!(
             "; found '{described}', as Hugging Face lays models out: expected a program in 'onnx/{ONNX_FILENAME}', \
-             such as `optimum-cli export onnx` writes"
+             which {} writes",
+            export_command(directory)
         ));
     };
     if directory.join(DESCRIPTION).is_file() && !directory.join(TOKENIZER).is_file() {
@@ -52,6 +85,15 @@ pub(super) fn misplaced(directory: &Path) -> Option<String> {
          weights if it has any",
         expected.display()
     ))
+}
+
+/// Returns whether a directory is certainly that of one model, and not a repository of models.
+pub(super) fn is_of_one_model(directory: &Path) -> bool {
+    let is_configured = || {
+        let has_configuration = [PBTXT, YAML].iter().any(|file| directory.join(file).is_file());
+        has_configuration && versions(directory).is_ok_and(|versions| !versions.is_empty())
+    };
+    laid_out(directory).is_some() || is_configured()
 }
 
 /// Returns the files that may hold a model's configuration.

@@ -3,15 +3,12 @@
 use std::{
     collections::BTreeMap,
     fs, io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     time::SystemTime,
 };
 
-use super::{
-    generation,
-    scan::{Identity, identity, is_directory},
-    stores::Object,
-};
+use super::{generation, stores::Object};
 
 /// The tokenizer's file of a model that takes texts, unless the configuration names another one.
 pub(super) const TOKENIZER: &str = "tokenizer.json";
@@ -23,6 +20,27 @@ pub(super) const PROGRAMS: [&str; 2] = ["onnx/model.onnx", "model.onnx"];
 const MAX_FILES: usize = 10_000;
 /// Deepest level of subdirectories that is checked.
 const MAX_DEPTH: usize = 8;
+
+/// Identifies a directory and its device, since another directory may have the same path at another time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) device: u64,
+    pub(super) inode: u64,
+}
+
+/// Returns what identifies a directory or a file.
+pub(super) fn identity(metadata: &fs::Metadata) -> Identity {
+    Identity { device: metadata.dev(), inode: metadata.ino() }
+}
+
+/// Returns whether a path leads, through links, to a directory. A missing path does not; any other failure is an error.
+pub(super) fn is_directory(path: &Path) -> io::Result<bool> {
+    match fs::metadata(path) {
+        Ok(metadata) => Ok(metadata.is_dir()),
+        Err(fault) if matches!(fault.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
+        Err(fault) => Err(fault),
+    }
+}
 
 /// Returns the version numbers of a model directory, ascending. Directories with other names, including those with
 /// leading zeros, are ignored.

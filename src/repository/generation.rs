@@ -41,6 +41,21 @@ pub(super) fn is_described(directory: &Path) -> bool {
     directory.join(GENERATION).is_file() || architectures().is_some_and(|names| names.iter().any(generates))
 }
 
+/// Returns the task for which a model is exported, as exporters name it, by its architecture.
+pub(super) fn export_task(directory: &Path) -> &'static str {
+    const TASKS: [(&str, &str); 6] = [
+        ("ForCausalLM", "text-generation-with-past"),
+        ("LMHeadModel", "text-generation-with-past"),
+        ("ForSequenceClassification", "text-classification"),
+        ("ForTokenClassification", "token-classification"),
+        ("ForImageClassification", "image-classification"),
+        ("ForObjectDetection", "object-detection"),
+    ];
+    let described = read(directory, DESCRIPTION).unwrap_or_default();
+    let named = described["architectures"][0].as_str().unwrap_or_default();
+    TASKS.iter().find(|(ending, _)| named.ends_with(ending)).map_or("feature-extraction", |(_, task)| task)
+}
+
 /// Returns whether sentence-transformers describes how the states of tokens become a vector.
 fn pools(directory: &Path) -> bool {
     let is_pooling = |module: &Value| {

@@ -165,8 +165,9 @@ fn program_of(source: &Path) -> Result<PathBuf, String> {
                 return format!("'{shown}' has no '{TOKENIZER}'");
             }
             format!(
-                "'{shown}' has no graph: expected '{}', such as `optimum-cli export onnx` writes",
-                PROGRAMS.join("' or '")
+                "'{shown}' has no graph: expected '{}', which {} writes",
+                PROGRAMS.join("' or '"),
+                configuration::export_command(source)
             )
         });
     }

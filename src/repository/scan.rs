@@ -4,8 +4,12 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
+};
+
+use super::{
+    configuration,
+    directory::{Identity, identity, is_directory},
 };
 
 /// A model directory, or the reason why a name has none to serve.
@@ -31,13 +35,6 @@ impl Listing {
     pub(super) fn assume_model(&mut self, root: &Path, name: &str) {
         self.models.insert(name.to_owned(), root.join(name));
     }
-}
-
-/// Identifies a directory and its device, since another directory may have the same path at another time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Identity {
-    pub(super) device: u64,
-    pub(super) inode: u64,
 }
 
 /// What one scan of every repository found, or why it failed, in the order of the command line.
@@ -68,8 +65,19 @@ fn distinct(roots: &[PathBuf]) -> Vec<&PathBuf> {
     distinct.into_iter().map(|(root, _)| root).collect()
 }
 
+/// Returns the name of the only model of a repository that is a model's directory itself, as
+/// text-embeddings-inference takes one.
+fn only_model(root: &Path) -> Option<String> {
+    let name = || fs::canonicalize(root).ok()?.file_name()?.to_str().map(str::to_owned);
+    configuration::is_of_one_model(root).then(name).flatten().filter(|name| is_model_name(name))
+}
+
 fn list(root: &Path) -> io::Result<Listing> {
     let mut listing = Listing { identity: identity(&fs::metadata(root)?), ..Listing::default() };
+    if let Some(name) = only_model(root) {
+        listing.models.insert(name, root.to_owned());
+        return Ok(listing);
+    }
     for entry in fs::read_dir(root)? {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else { continue };
@@ -83,15 +91,6 @@ fn list(root: &Path) -> io::Result<Listing> {
         }
     }
     Ok(listing)
-}
-
-/// Returns whether a path leads, through links, to a directory. A missing path does not; any other failure is an error.
-pub(super) fn is_directory(path: &Path) -> io::Result<bool> {
-    match fs::metadata(path) {
-        Ok(metadata) => Ok(metadata.is_dir()),
-        Err(fault) if matches!(fault.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
-        Err(fault) => Err(fault),
-    }
 }
 
 /// Returns all models of these repositories, by name.
@@ -132,7 +131,11 @@ pub(super) fn find_all(roots: &[PathBuf], name: &str) -> Result<Vec<PathBuf>, St
     let mut places = Vec::new();
     for root in distinct(roots) {
         let fail = |path: &Path, fault: io::Error| format!("cannot read {}: {fault}", path.display());
-        let path = root.join(name);
+        let path = match only_model(root) {
+            Some(only) if only == name => root.clone(),
+            Some(_) => continue,
+            None => root.join(name),
+        };
         if is_directory(&path).map_err(|fault| fail(&path, fault))? {
             places.push(path);
         } else {
@@ -151,10 +154,6 @@ pub(super) fn place(directories: Vec<PathBuf>) -> Option<Found> {
         None => Found::At(first),
         Some(second) => Found::Twice(first, second),
     })
-}
-
-pub(super) fn identity(metadata: &fs::Metadata) -> Identity {
-    Identity { device: metadata.dev(), inode: metadata.ino() }
 }
 
 #[cfg(test)]
@@ -185,5 +184,29 @@ mod tests {
         assert!(find(&roots[..1], "circle").unwrap_err().contains("circle: "));
         assert_eq!(find(&roots[..1], "dangling"), Ok(None));
         assert!(find(&roots, "other").unwrap_err().contains("missing: "));
+    }
+
+    #[test]
+    fn a_repository_that_is_a_models_directory_has_that_model_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        for (model, files) in [("e5", vec!["onnx/model.onnx", "1_Pooling/config.json"]), ("net", vec!["1/model.onnx"])]
+        {
+            let roots = [directory.path().join("models").join(model).join("..").join(model)];
+            for file in &files {
+                let file = directory.path().join("models").join(model).join(file);
+                fs::create_dir_all(file.parent().unwrap()).unwrap();
+                fs::write(file, "").unwrap();
+            }
+            let names = |scan: Scan| scan.into_iter().next().unwrap().1.unwrap().models;
+            assert_eq!(names(scan(&roots)).len(), files.len(), "a repository of models");
+            let mark = if model == "e5" { "generation_config.json" } else { "config.pbtxt" };
+            fs::write(roots[0].join(mark), "{}").unwrap();
+            fs::write(roots[0].join("config.json"), r#"{"model_type": "x"}"#).unwrap();
+            assert_eq!(names(scan(&roots)), BTreeMap::from([(model.to_owned(), roots[0].clone())]));
+            assert_eq!(find(&roots, model), Ok(Some(Found::At(roots[0].clone()))));
+            assert_eq!(find(&roots, "1"), Ok(None));
+            let all = [directory.path().join("models")];
+            assert!(names(scan(&all)).contains_key(model), "its repository has it too");
+        }
     }
 }

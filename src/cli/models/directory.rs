@@ -56,6 +56,7 @@ pub(super) fn write(
     let version = stage.path.join("1");
     fs::create_dir_all(&version).map_err(failed(&version))?;
     let mut bytes = 0;
+    let size = |file: &Path| file.metadata().map_or(0, |found| found.len());
     for (name, path) in &programs {
         let file = stage.path.join(path);
         match make(name)? {
@@ -65,14 +66,15 @@ pub(super) fn write(
             }
             None => fs::write(&file, "garbage").map_err(failed(&file))?,
         }
-        bytes += file.metadata().map_or(0, |found| found.len());
+        bytes += size(&file);
     }
     if let Some((name, text)) = recipe.config.file(width) {
         let file = stage.path.join(name);
         fs::write(&file, text.as_bytes()).map_err(failed(&file))?;
+        bytes += size(&file);
     }
     if let Some(tokenizer) = tokenizer {
-        fs::copy(tokenizer, stage.path.join(TOKENIZER)).map_err(failed(tokenizer))?;
+        bytes += fs::copy(tokenizer, stage.path.join(TOKENIZER)).map_err(failed(tokenizer))?;
     }
     let file = stage.path.join(STAMP);
     fs::write(&file, stamp).map_err(failed(&file))?;

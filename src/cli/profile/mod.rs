@@ -106,6 +106,17 @@ pub enum ProfileError {
         /// The error of the engine.
         reason: Halt,
     },
+    /// A server would not use the times.
+    #[error(
+        "the times of model '{model}' cannot be relied on and are not kept: {doubt}; measure again with a longer \
+         --budget-s, or while nothing else uses the machine"
+    )]
+    Doubtful {
+        /// The model.
+        model: String,
+        /// What is wrong with them.
+        doubt: String,
+    },
     /// There is no directory for the profile.
     #[error("there is no home directory to keep the profile in: name a directory with --profile-directory")]
     NoDirectory,
@@ -175,6 +186,12 @@ fn print(args: &ProfileArgs, engines: Engines, out: &mut dyn Write, width: Optio
     let measured = loader.measure(&request, trials);
     progress.clear();
     let profile = measured.map_err(|reason| ProfileError::Run { model: name.clone(), reason })?;
+    if let Some(doubt) = profile.doubt() {
+        if !args.json {
+            describe(&profile, &key, out, width)?;
+        }
+        return Err(ProfileError::Doubtful { model: name, doubt });
+    }
     let file = store.write(&key, &profile)?;
     let (findings, choice) = (Findings::of(&profile), choose(&profile, request.fixed_stages()));
     if args.json {

@@ -42,7 +42,13 @@ async fn missing_pieces_are_named() {
         assert!(refusal.contains(&advice), "{refusal}");
     }
     let refusal = reason(&[("m/1/model.plan", "")]).await;
-    assert!(refusal.contains("no program ") && refusal.ends_with("m/1/model.onnx"), "{refusal}");
+    let advice = "m/1/model.onnx; found 'model.plan': an engine of TensorRT is not portable: serve the ONNX file that it \
+                  was made of";
+    assert!(refusal.contains("no program ") && refusal.ends_with(advice), "{refusal}");
+    let refusal = reason(&[("m/model.pt", "")]).await;
+    assert!(refusal.ends_with("; found 'model.pt': export the model with torch.onnx.export"), "{refusal}");
+    let refusal = reason(&[("m/1/other.onnx", "good")]).await;
+    assert!(refusal.ends_with("m/1/model.onnx; found 'other.onnx'"), "{refusal}");
     let specific = ("m/config.pbtxt", "version_policy { specific { versions: 9 } }");
     let refusal = reason(&[("m/1/model.onnx", "good"), specific]).await;
     assert!(refusal.contains("the version policy picks none of the versions [1]"), "{refusal}");
@@ -166,7 +172,7 @@ async fn a_request_carries_cells_and_their_programs() {
 #[tokio::test]
 async fn every_cell_needs_its_program() {
     let refusal = reason(&[("m/1/one.onnx", "good"), ("m/model.yaml", CELLS)]).await;
-    assert!(refusal.contains("no program ") && refusal.ends_with("m/1/two.onnx"), "{refusal}");
+    assert!(refusal.contains("no program ") && refusal.ends_with("m/1/two.onnx; found 'one.onnx'"), "{refusal}");
     let unknown = CELLS.replace("last(y)", "last(y), z: first(y)");
     let refusal = reason(&[("m/1/one.onnx", "good"), ("m/model.yaml", &unknown)]).await;
     assert!(
