@@ -62,9 +62,12 @@ def attribute(name, value):
 
 
 def constant(name, values):
-    """Returns a tensor of FP32, or of INT64 if the values are integers."""
+    """Returns a tensor of FP32, or of INT64 or FP16 if the values are integers or halves."""
     values = np.asarray(values)
-    datatype, kind = ("INT64", "<i8") if np.issubdtype(values.dtype, np.integer) else ("FP32", "<f4")
+    if np.issubdtype(values.dtype, np.integer):
+        datatype, kind = "INT64", "<i8"
+    else:
+        datatype, kind = ("FP16", "<f2") if values.dtype == np.float16 else ("FP32", "<f4")
     sizes = b"".join(number(1, size) for size in values.shape)
     return sizes + number(2, ELEMENT[datatype]) + text(8, name) + text(9, values.astype(kind).tobytes())
 

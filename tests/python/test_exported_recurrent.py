@@ -9,7 +9,7 @@ import tritonclient.grpc as triton
 from clients import ask_all, tensor
 from conftest import serving
 from exported_recurrent import FEATURES, MODELS, TOKENS, scan_cell, time_first
-from onnx_bytes import identity
+from onnx_bytes import constant, identity, model, node, port
 
 LENGTHS = range(1, 25)
 GRU, _ = MODELS["torch_gru_stack"]
@@ -118,6 +118,24 @@ def test_cells_are_refused_where_there_can_be_none(explicit, settings, graph, re
     write(repository / "asked", graphs[graph], settings)
     with pytest.raises(triton.InferenceServerException, match=reason):
         client.load_model("asked")
+
+
+def test_a_product_of_halves_behind_a_transpose_is_served(explicit):
+    """ONNX Runtime ends the process if it compiles this with all of its optimizers."""
+    _, repository, client = explicit
+    weight = np.arange(12, dtype=np.float16).reshape(4, 3)
+    nodes = [node("Transpose", ["x"], ["turned"], perm=[0, 2, 1]), node("MatMul", ["turned", "weight"], ["y"])]
+    graph = model(
+        nodes,
+        [port("x", "FP16", ("batch", 4, "time"))],
+        [port("y", "FP16", ("batch", "time", 3))],
+        [constant("weight", weight)],
+    )
+    write(repository / "halves", graph, "")
+    client.load_model("halves")
+    x = np.arange(24, dtype=np.float16).reshape(2, 4, 3)
+    answer = client.infer("halves", [tensor("x", x)]).as_numpy("y")
+    np.testing.assert_allclose(answer, x.swapaxes(1, 2) @ weight, rtol=1e-2)
 
 
 def test_requests_are_not_joined_along_their_steps(server):

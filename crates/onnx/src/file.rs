@@ -9,7 +9,11 @@ use std::{
 use bytes::{BufMut, Bytes};
 use prost::Message;
 
-use super::{Error, links::subgraphs, pb};
+use super::{
+    Error,
+    links::subgraphs,
+    pb::{self, tensor_proto::DataType as Elem, type_proto},
+};
 
 /// Maximum bytes of a protobuf message.
 pub(super) const MESSAGE_MAX_BYTES: usize = i32::MAX as usize;
@@ -67,6 +71,18 @@ impl Model {
             open.extend(subgraphs(node).flat_map(|graph| &graph.node));
         }
         false
+    }
+
+    /// Returns whether a weight, an input or an output of the graph is of FP16.
+    pub fn has_halves(&self) -> bool {
+        let Some(graph) = &self.0.graph else { return false };
+        let elem = |port: &pb::ValueInfoProto| match port.r#type.as_ref()?.value.as_ref()? {
+            type_proto::Value::TensorType(tensor) => tensor.elem_type,
+            _ => None,
+        };
+        let ports = graph.input.iter().chain(&graph.output).map(elem);
+        let weights = graph.initializer.iter().map(|weight| weight.data_type);
+        ports.chain(weights).any(|elem| elem == Some(Elem::Float16 as i32))
     }
 
     /// Returns the encoded model, for engines that load from memory.

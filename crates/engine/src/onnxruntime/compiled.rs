@@ -15,7 +15,7 @@ use super::{
     cuda_provider::CudaProvider,
     lone_runs::{LoneRuns, Threads},
     one_thread::{Background, OneThread, Source, single_threaded},
-    session::{SharedSession, builder, commit},
+    session::{Form, SharedSession, builder, commit},
     weights::Weights,
 };
 use crate::{
@@ -101,7 +101,8 @@ impl CompiledGraph {
         } = context;
         let (weights, operators) = (Arc::new(weights), model.operators());
         let counted = CountedGraph::new(running);
-        let mut builder = builder(environment, has_arena)?;
+        let form = Form { has_arena, has_halves: model.model().has_halves() };
+        let mut builder = builder(environment, form)?;
         let bytes = graph.len() + weights.bytes();
         // Lone runs may take the calling thread on any machine, but only the graph of a file can be compiled for it
         // when that turns out to be faster.
@@ -129,10 +130,10 @@ impl CompiledGraph {
         } else if let Some(file) = model.file() {
             let (environment, file, operators) = (environment.clone(), file.clone(), operators.to_vec());
             let file_bytes = graph.len();
-            let source = Source { environment, has_arena, file, file_bytes, origin, weights, operators };
+            let source = Source { environment, form, file, file_bytes, origin, weights, operators };
             Some(OneThread::later(source, background))
         } else {
-            let single = single_threaded(environment, has_arena);
+            let single = single_threaded(environment, form);
             let single = single.and_then(|builder| commit(builder, graph, &weights, operators));
             // The model runs without it; there may just be no memory for a second copy of the weights.
             let single = single.inspect_err(|error| {

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tracing::{debug, warn};
 
 use super::{
-    session::{SharedSession, builder, commit, origin_of, refused},
+    session::{Form, SharedSession, builder, commit, origin_of, refused},
     weights::Weights,
 };
 use crate::{EngineError, sessions::Origin};
@@ -34,7 +34,7 @@ pub(super) struct OneThread {
 /// What a session for one thread is compiled from.
 pub(super) struct Source {
     pub(super) environment: Environment,
-    pub(super) has_arena: bool,
+    pub(super) form: Form,
     /// The file that the graph is the content of.
     pub(super) file: Arc<Path>,
     pub(super) file_bytes: usize,
@@ -99,13 +99,13 @@ impl OneThread {
 
 impl Source {
     fn compile(self) -> Result<SharedSession, EngineError> {
-        let Self { environment, has_arena, file, file_bytes, origin, weights, operators } = self;
+        let Self { environment, form, file, file_bytes, origin, weights, operators } = self;
         let graph = read(&file, file_bytes)?;
         // The weights are those of the first session, and so must the rest be.
         if origin_of(&graph, &weights, &operators, None)? != origin {
             return Err(changed(&file));
         }
-        commit(single_threaded(&environment, has_arena)?, &graph, &weights, &operators)
+        commit(single_threaded(&environment, form)?, &graph, &weights, &operators)
     }
 }
 
@@ -128,9 +128,9 @@ fn changed(file: &Path) -> EngineError {
 /// A session with one thread of its own is one that runs on the calling thread.
 pub(super) fn single_threaded(
     environment: &Environment,
-    has_arena: bool,
+    form: Form,
 ) -> Result<ort::session::builder::SessionBuilder, EngineError> {
-    let builder = builder(environment, has_arena)?.with_independent_thread_pool().map_err(ort::Error::from);
+    let builder = builder(environment, form)?.with_independent_thread_pool().map_err(ort::Error::from);
     builder.and_then(|builder| builder.with_intra_threads(1).map_err(ort::Error::from)).map_err(refused)
 }
 

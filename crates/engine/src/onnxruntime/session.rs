@@ -14,6 +14,24 @@ use sha2::{Digest, Sha256};
 use super::{cuda_provider::CudaProvider, weights::Weights};
 use crate::{EngineError, sessions::Origin};
 
+/// The configuration that has the names of optimizers that do not run.
+const DISABLED: &str = "optimization.disable_specified_optimizers";
+/// The optimizer that gives convolutions of FP32 another layout. It reads beyond its memory in graphs of FP16, such as
+/// those with a `Transpose` before a product (ONNX Runtime 1.32), and has nothing to do in them.
+const LAYOUT_OF_CONVOLUTIONS: &str = "NchwcTransformer";
+
+/// What the options of a session depend on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Form {
+    /// Whether the environment has an arena for all sessions.
+    pub(super) has_arena: bool,
+    /// Whether the graph has tensors of FP16.
+    pub(super) has_halves: bool,
+}
+
+/// What ONNX Runtime says where a graph needs a locale that is not installed.
+const NO_LOCALE: &str = "Failed to construct locale";
+
 /// A session, and the weights outside of the graph that it refers to.
 pub(super) struct SharedSession {
     // Dropped before the weights.
@@ -58,12 +76,19 @@ pub(super) fn origin_of(
 ///
 /// # Errors
 /// Fails if ONNX Runtime rejects one of them.
-pub(super) fn builder(environment: &Environment, has_arena: bool) -> Result<SessionBuilder, EngineError> {
+pub(super) fn builder(environment: &Environment, form: Form) -> Result<SessionBuilder, EngineError> {
+    let Form { has_arena, has_halves } = form;
     Session::builder(environment)
         .and_then(|builder| builder.with_optimization_level(GraphOptimizationLevel::All).map_err(ort::Error::from))
         .and_then(
             |builder| if has_arena { builder.with_env_allocators().map_err(ort::Error::from) } else { Ok(builder) },
         )
+        .and_then(|builder| {
+            if !has_halves {
+                return Ok(builder);
+            }
+            builder.with_config_entry(DISABLED, LAYOUT_OF_CONVOLUTIONS).map_err(ort::Error::from)
+        })
         .map_err(refused)
 }
 
@@ -90,5 +115,11 @@ pub(super) fn commit(
 }
 
 pub(super) fn refused(error: ort::Error) -> EngineError {
-    EngineError(format!("onnx runtime error: {}", error.message()))
+    let message = error.message();
+    let advice = if message.contains(NO_LOCALE) {
+        ": install the locale that the graph names, en_US.UTF-8 by default (on Debian the package locales, then localedef)"
+    } else {
+        ""
+    };
+    EngineError(format!("onnx runtime error: {message}{advice}"))
 }
