@@ -6,6 +6,7 @@
 mod auto;
 #[cfg(feature = "tools")]
 pub mod bench;
+mod check;
 #[cfg(feature = "tools")]
 mod completions;
 mod cuda;
@@ -73,6 +74,8 @@ struct Cli {
 enum Command {
     /// Serve the models of a repository over gRPC and HTTP, with tritonserver's flags
     Serve(Box<ServeArgs>),
+    /// Show which models of a repository cannot be served, without serving
+    Check(check::CheckArgs),
     /// Measure a model at all batch sizes and store the profile
     Profile(profile::ProfileArgs),
     /// Show where a model would be cut into stages
@@ -103,6 +106,7 @@ pub fn main() -> u8 {
     onnxruntime::refuse_telemetry();
     match parse(std::env::args_os()) {
         Ok(Command::Serve(args)) => serve::run(*args),
+        Ok(Command::Check(args)) => check::run(args),
         Ok(Command::Profile(args)) => exit_status(profile::run(&args)),
         Ok(Command::Slice(args)) => exit_status(slice::run(&args)),
         #[cfg(feature = "text")]

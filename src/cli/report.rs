@@ -1,6 +1,10 @@
 //! Reports the models once loading is over.
 
-use std::{collections::HashMap, io::stderr};
+use std::{
+    collections::HashMap,
+    io::{self, Write, stderr},
+    sync::Arc,
+};
 
 use tracing::{info, warn};
 
@@ -10,7 +14,7 @@ use super::{
 };
 use crate::{
     observe::LogFormat,
-    repository::{IndexEntry, Repository},
+    repository::{IndexEntry, ModelVersion, Repository},
 };
 
 /// Letters of the longest reason in the table: with it, the table of usual names fits a terminal of 80 columns.
@@ -22,17 +26,7 @@ const INDENTATION: usize = 2;
 /// Logs every model with its version, policy, state and reason: as a table for people, or as one record each if the
 /// log's format is JSON.
 pub(super) fn models(repository: &Repository, index: &[IndexEntry], log: &LogArgs) {
-    let loaded = repository.loaded();
-    let policies: HashMap<(&str, String), &'static str> = loaded
-        .iter()
-        .map(|version| {
-            ((version.spec().name.as_str(), version.spec().version.to_string()), version.servable().policy())
-        })
-        .collect();
-    let policy_of = |entry: &IndexEntry| {
-        let key = (entry.name.as_str(), entry.version.clone());
-        policies.get(&key).copied().unwrap_or_default()
-    };
+    let policy_of = policies(repository);
 
     if log.format == LogFormat::Json {
         for entry in index {
@@ -47,6 +41,26 @@ pub(super) fn models(repository: &Repository, index: &[IndexEntry], log: &LogArg
     if index.is_empty() {
         warn!("the model repository holds no model");
     }
+}
+
+/// Prints the same table to standard output, and how many can be served.
+pub(super) fn print(repository: &Repository, index: &[IndexEntry]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    let width = terminal_width(&out);
+    writeln!(out, "{}", overview(index, policies(repository), width))?;
+    let served = index.iter().filter(|entry| entry.state == "READY").count();
+    writeln!(out, "{served} of {} can be served", index.len())
+}
+
+/// Returns what tells the policy of an entry; an empty text if it is not loaded.
+fn policies(repository: &Repository) -> impl Fn(&IndexEntry) -> &'static str {
+    let loaded = repository.loaded();
+    let key = |name: &str, version: String| (name.to_owned(), version);
+    let of_version = |version: &Arc<ModelVersion>| {
+        (key(&version.spec().name, version.spec().version.to_string()), version.servable().policy())
+    };
+    let policies: HashMap<(String, String), &'static str> = loaded.iter().map(of_version).collect();
+    move |entry| policies.get(&key(&entry.name, entry.version.clone())).copied().unwrap_or_default()
 }
 
 /// Returns the table with lines of at most `width` columns, and below it the reasons that are too long for a column of

@@ -58,8 +58,21 @@ const BLOCKING_THREADS: usize = 1;
 /// The exit status is 0 if everything in flight ended in time, or if the signal came before the ports were open; 1 if
 /// the server could not start, exceeded the exit timeout, or got a second signal; 70 if the scheduler panicked.
 pub(super) fn run(args: ServeArgs) -> u8 {
+    started(&args, until_ended)
+}
+
+/// Loads the models and prints which can be served. The exit status is 0 if all can, and there are any.
+pub(super) fn check(args: &ServeArgs) -> u8 {
+    started(args, until_checked)
+}
+
+/// Calls `then` with a pool of devices; returns its exit status, or 1 if it or the pool cannot start.
+fn started(
+    args: &ServeArgs,
+    then: impl AsyncFnOnce(&ServeArgs, Logging, Budgets, StartedPool) -> Result<u8, ServeError>,
+) -> u8 {
     let log_goes_elsewhere = args.log.file.is_some() || !args.log.error;
-    match serve(&args) {
+    match start(args, then) {
         Ok(code) => code,
         Err(failure) => {
             error!(error = %failure, "the server cannot start");
@@ -72,7 +85,10 @@ pub(super) fn run(args: ServeArgs) -> u8 {
     }
 }
 
-fn serve(args: &ServeArgs) -> Result<u8, ServeError> {
+fn start(
+    args: &ServeArgs,
+    then: impl AsyncFnOnce(&ServeArgs, Logging, Budgets, StartedPool) -> Result<u8, ServeError>,
+) -> Result<u8, ServeError> {
     let log = Logging::start(options::log(&args.log))?;
     info!(id = args.log_name(), version = env!("CARGO_PKG_VERSION"), "paternoster starts");
     for flag in &args.ignored {
@@ -99,7 +115,7 @@ fn serve(args: &ServeArgs) -> Result<u8, ServeError> {
     check_threads(workers + BLOCKING_THREADS, STACK_BYTES).map_err(ServeError::Threads)?;
     let runtime = runtime::Builder::new_multi_thread().enable_all().thread_name("paternoster-io").build();
     let runtime = runtime.map_err(ServeError::Threads)?;
-    let ended = runtime.block_on(until_ended(args, log, budgets, pool));
+    let ended = runtime.block_on(then(args, log, budgets, pool));
     // A model that is still being compiled must not delay the exit.
     runtime.shutdown_background();
     ended
@@ -135,6 +151,13 @@ async fn until_ended(args: &ServeArgs, log: Logging, budgets: Budgets, pool: Sta
     };
     tokio::spawn(reload_at(hangups, server.certificates()));
     Ok(load_and_serve(server, startup, &executor, args, async || signals.next().await).await?)
+}
+
+async fn until_checked(args: &ServeArgs, log: Logging, budgets: Budgets, pool: StartedPool) -> Result<u8, ServeError> {
+    let (server, startup) = Server::open(args, log, budgets, pool).await?;
+    let are_all_served = server.check_models(startup).await?;
+    server.shutdown().await;
+    Ok(if are_all_served { SUCCESS } else { FAILURE })
 }
 
 /// Reads certificates again at each SIGHUP.

@@ -2,6 +2,7 @@
 //! shuts everything down in order.
 
 use std::{
+    io,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -70,6 +71,8 @@ pub(super) enum StartError {
     MetricsServer(HttpStartError),
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
+    #[error("cannot print the models: {0}")]
+    Print(io::Error),
     #[error("--trace-config: {0}")]
     Tracing(TraceStartError),
 }
@@ -216,6 +219,17 @@ impl Server {
         }
         self.announce_readiness(args.log_name());
         Ok(())
+    }
+
+    /// Loads the models and prints which can be served. Returns whether all can, and there are any.
+    ///
+    /// # Errors
+    /// Fails if a store cannot be read, or nothing can be printed.
+    pub(super) async fn check_models(&self, startup: Startup) -> Result<bool, StartError> {
+        startup.load().await?;
+        let index = self.repository.index(false).await;
+        report::print(&self.repository, &index).map_err(StartError::Print)?;
+        Ok(!index.is_empty() && report::failures(&index).is_empty())
     }
 
     /// Logs the addresses, in Triton's wording, which scripts rely on.

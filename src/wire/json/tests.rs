@@ -149,7 +149,23 @@ fn elements_that_do_not_fit_are_named_with_what_was_expected() {
     for (text, datatype, expected) in [
         ("[1,1.0]", DataType::Int32, "value 1.0 at index 1 does not fit the datatype, expected an integer from"),
         ("[1,null]", DataType::Fp32, "value null at index 1 does not fit the datatype, expected a number up to"),
-        ("[null]", DataType::Bytes, "value null at index 0 does not fit the datatype, expected a string"),
+        (
+            "[null]",
+            DataType::Bytes,
+            "value null at index 0 does not fit the datatype, expected a string, or {\"b64\": …} with",
+        ),
+        (
+            "[{\"b64\":\"****\"}]",
+            DataType::Bytes,
+            "value {…} at index 0 does not fit the datatype, expected a string, or",
+        ),
+        ("[{\"b64\":1}]", DataType::Bytes, "value {…} at index 0 does not fit the datatype, expected a string, or"),
+        ("[{\"b64\":\"YQ==\",\"b\":1}]", DataType::Bytes, "value {…} at index 0 does not fit the datatype, expected"),
+        (
+            "[{\"b64\":\"YQ==\"}]",
+            DataType::Uint8,
+            "value {…} at index 0 does not fit the datatype, expected an integer",
+        ),
         ("[{\"a\":[1]}]", DataType::Bool, "value {…} at index 0 does not fit the datatype, expected true or false"),
         ("[NaN]", DataType::Uint8, "the value NaN does not fit the datatype, expected an integer from 0 to 255"),
         ("[\"a\",-Infinity]", DataType::Bytes, "the value -Infinity does not fit the datatype, expected a string"),
@@ -161,6 +177,13 @@ fn elements_that_do_not_fit_are_named_with_what_was_expected() {
         let refused = read(text, datatype, &shape).expect_err(text);
         assert!(refused.contains(expected), "{text}: {refused}");
     }
+}
+
+#[test]
+fn bytes_that_are_no_text_come_as_base64() {
+    let elements = r#"[{"b64":"AP8="},"a",{"b64":""}]"#;
+    let expected: &[u8] = &[2, 0, 0, 0, 0, 0xff, 1, 0, 0, 0, b'a', 0, 0, 0, 0];
+    assert_eq!(read(elements, DataType::Bytes, &[3]), Ok(Bytes::from_static(expected)));
 }
 
 #[test]

@@ -2,15 +2,22 @@
 
 use std::fmt;
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::super::{
     fault::InputFault,
+    header::Text,
     text::{first_not_finite, not_finite},
 };
 use crate::model::{DataType, element_count};
+
+/// The key of an object that has an element of BYTES as base64, as TensorFlow Serving and KServe v1 write one.
+const BASE64: &str = "b64";
+/// Bytes of the length in front of a string.
+const LENGTH_BYTES: usize = size_of::<u32>();
 
 /// Returns the maximum number of bytes that [`read`] allocates for these elements. An element of fixed size has at
 /// least two bytes of text including its separator, a string at least three. A string with escapes is assembled
@@ -65,7 +72,7 @@ fn expected(datatype: DataType) -> &'static str {
         DataType::Fp16 | DataType::Bf16 => "binary data",
         DataType::Fp32 => "a number up to 3.4028235e38",
         DataType::Fp64 => "a number",
-        DataType::Bytes => "a string",
+        DataType::Bytes => "a string, or {\"b64\": …} with base64",
     }
 }
 
@@ -184,6 +191,9 @@ trait Sink {
     fn string(&mut self, _: &str) -> Option<()> {
         None
     }
+    fn base64(&mut self, _: &str) -> Option<()> {
+        None
+    }
 }
 
 /// A list of elements or of such lists.
@@ -239,8 +249,17 @@ impl<'de> Visitor<'de> for Elements<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        self.element(|_| None, &"{…}")
+        let mut encoded = match map.next_key::<Text<'de>>()? {
+            Some(key) if &*key.0 == BASE64 => map.next_value::<&'de RawValue>().map(Some)?,
+            Some(_) => map.next_value::<IgnoredAny>().map(|_| None)?,
+            None => None,
+        };
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
+            encoded = None;
+        }
+        // Without escapes, which base64 has none of.
+        let text = encoded.and_then(|value| value.get().strip_prefix('"')?.strip_suffix('"'));
+        self.element(|sink| sink.base64(text?), &"{…}")
     }
 
     fn visit_unit<E: Error>(self) -> Result<(), E> {
@@ -389,6 +408,14 @@ impl Sink for Strings<'_> {
         let length = u32::try_from(value.len()).ok()?;
         self.0.extend_from_slice(&length.to_le_bytes());
         self.0.extend_from_slice(value.as_bytes());
+        Some(())
+    }
+    fn base64(&mut self, value: &str) -> Option<()> {
+        let at = self.0.len();
+        self.0.extend_from_slice(&[0; LENGTH_BYTES]);
+        STANDARD.decode_vec(value, self.0).ok()?;
+        let length = u32::try_from(self.0.len() - at - LENGTH_BYTES).ok()?;
+        self.0[at..at + LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
         Some(())
     }
 }
