@@ -10,7 +10,7 @@ VENV   := .cache/tests/bin/python
 BINARY  = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); from server import binary; print(binary())')
 
 .DEFAULT_GOAL := help
-.PHONY: help build setup tools models demo demo-models serve test kernels kube-test gpu-test gpu-kit conformance fuzz soak lint bench bench-frontend compare-policies compare-triton compare-text scaling figures timelines page overload attacks packages package-test aarch64 book clean
+.PHONY: help build setup tools models demo demo-models serve test kernels kube-test gpu-test gpu-kit conformance fuzz soak lint bench bench-frontend compare-policies compare-triton compare-text scaling figures timelines page overload attacks packages package-test image release aarch64 book clean
 
 help:
 	@echo "make demo      serve a sentence encoder, and compare how an LSTM is batched"
@@ -35,6 +35,8 @@ help:
 	@echo "make overload  64 clients against a queue limit of 32 for a minute"
 	@echo "make attacks   hostile clients, broken models and a vanishing repository, and what each costs others"
 	@echo "make packages  a wheel and a Debian package in .cache/packages; package-test serves from each, and from the image's tree"
+	@echo "make image     the image as an archive for docker load, podman load, ctr image import; needs root. PROGRAMS=arm64=FILE adds that of AArch64"
+	@echo "make release VERSION=x.y.z  the packages, the image, the chart and their sums in target/release-x.y.z; needs root"
 	@echo "make aarch64   a wheel and the image for AArch64, served under emulation; needs rustup and Debian, installs compilers and QEMU as root"
 	@echo "make lint      rustfmt, clippy and rustdoc, warnings as errors; words, links; licences and sources of dependencies"
 	@echo "make book      the pages of docs as a book in target/book"
@@ -117,6 +119,15 @@ packages: setup
 # Each into an empty place, and an inference there. What needs root or Debian says so where it is left out.
 package-test: packages
 	@$(VENV) scripts/package_test.py
+
+# Options of both: further programs, and where the sources are, for the image's label.
+IMAGE = $(PROGRAMS:%=--program %) $(SOURCE:%=--source %)
+image: setup
+	@$(PYTHON) scripts/packages.py --only wheel
+	@$(VENV) scripts/image_archive.py $(IMAGE)
+
+release: setup
+	@$(VENV) scripts/release.py $(VERSION) $(IMAGE)
 
 aarch64: build setup
 	@$(VENV) scripts/aarch64.py

@@ -12,11 +12,8 @@ as that of this machine is. Servers listen on loopback and end with the script.
 """
 
 import argparse
-import contextlib
 import json
 import os
-import re
-import shutil
 import sys
 import tempfile
 import urllib.request
@@ -28,7 +25,7 @@ import image_tree
 import package_checks
 import package_tools
 import packages
-from contained import enter_mount_namespace
+from contained import EMULATOR, enter_mount_namespace, interpreted
 from fetch import CACHE, ROOT, Unavailable, run, say
 from server import Server, binary
 
@@ -42,16 +39,12 @@ from clients import tensor  # noqa: E402
 TARGET = "aarch64-unknown-linux-gnu"
 MACHINE = "aarch64"
 #: Programs and the Debian packages that have them. The compiler brings the C library and that of C++.
-PROGRAMS = {"aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu", "qemu-aarch64-static": "qemu-user-static"}
+PROGRAMS = {"aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu", EMULATOR: "qemu-user-static"}
 #: A processor of today's clouds: what newer ones have, QEMU emulates in part.
 PROCESSOR = "neoverse-n1"
 #: Where Debian's cross packages have the libraries of AArch64.
 LIBRARIES = Path("/usr/aarch64-linux-gnu")
 OUT = CACHE / "packages-aarch64"
-#: Where the kernel is told which interpreter runs a program, and the start of those of AArch64: a header of ELF, 64
-#: bits, little-endian, of a program or a library for machine 183.
-INTERPRETERS = Path("/proc/sys/fs/binfmt_misc")
-HEADER, MASK = "7f454c460201010000000000000000000200b700", "ffffffffffffff00fffffffffffffffffeffffff"
 TEXTS = ["A cat sits on the mat.", "Shares rose for the third day in a row.", ""]
 
 
@@ -91,7 +84,7 @@ class Emulated(Server):
 
 
 def emulation():
-    return [f"QEMU_LD_PREFIX={LIBRARIES}", f"QEMU_CPU={PROCESSOR}", "qemu-aarch64-static"]
+    return [f"QEMU_LD_PREFIX={LIBRARIES}", f"QEMU_CPU={PROCESSOR}", EMULATOR]
 
 
 def answered_cells(server, repository):
@@ -136,33 +129,13 @@ def check(program, scratch):
     return f"{told.splitlines()[0]} on AArch64: identity, cells and texts answered; vectors differ by {deviation:.1e} at most"
 
 
-@contextlib.contextmanager
-def interpreted():
-    """Lets the kernel run programs for AArch64 through QEMU, also in other roots, unless it does so already."""
-    if not (INTERPRETERS / "register").exists():
-        run(["mount", "-t", "binfmt_misc", "binfmt_misc", INTERPRETERS])
-    if (INTERPRETERS / "qemu-aarch64").exists():
-        yield
-        return
-    header, mask = (re.sub("..", r"\\x\g<0>", text) for text in (HEADER, MASK))
-    name, program = f"paternoster-{MACHINE}", shutil.which("qemu-aarch64-static")
-    if (INTERPRETERS / name).exists():
-        # Of a run that was killed.
-        (INTERPRETERS / name).write_text("-1")
-    # F: the file is opened now, so that it need not exist in the other root.
-    (INTERPRETERS / "register").write_text(f":{name}:M::{header}:{mask}:{program}:F")
-    try:
-        yield
-    finally:
-        (INTERPRETERS / name).write_text("-1")
-
-
 def image(program):
     """Assembles the image with this program, and serves from it."""
     if not program.exists():
         raise Unavailable(f"there is no {program.relative_to(ROOT)}: run without --only, or with --only wheel")
-    with interpreted(), image_tree.scratch_folder() as scratch:
-        build = image_tree.Build(scratch, MACHINE, program, VARIANT="cpu")
+    with interpreted(MACHINE), image_tree.scratch_folder() as scratch:
+        roots = {image_tree.COMPILED: image_tree.compiled(scratch / "program", program)}
+        build = image_tree.Build(scratch, MACHINE, roots, VARIANT="cpu")
         root = build.root(None)
         line = image_tree.described(build, root, scratch / "image.tar.gz")
         image_tree.check(build, root, scratch, os.environ.get("PATERNOSTER") or binary(), QEMU_CPU=PROCESSOR)

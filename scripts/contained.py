@@ -5,8 +5,10 @@ Needs root, and a mount namespace that belongs to the caller alone (`enter_mount
 it.
 """
 
+import contextlib
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -62,8 +64,15 @@ def enter_mount_namespace():
     os.execv(unshare, words)
 
 
+#: The date in files such as /etc/shadow, which therefore do not depend on the day: 1 January 2000.
+DEBIAN_DATE = "946684800"
 #: How Debian names machines.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+#: The emulator of AArch64. The kernel is told in INTERPRETERS which interpreter runs a program, by the start of those
+#: of AArch64: a header of ELF, 64 bits, little-endian, of a program or a library for machine 183.
+EMULATOR = "qemu-aarch64-static"
+INTERPRETERS = Path("/proc/sys/fs/binfmt_misc")
+HEADER, MASK = "7f454c460201010000000000000000000200b700", "ffffffffffffff00fffffffffffffffffeffffff"
 
 
 def debian(suite, target, machine=None):
@@ -82,9 +91,38 @@ def debian(suite, target, machine=None):
         included = "--dpkgopt=path-include=/usr/share/doc/*/copyright"
         with replacing(folder, note) as fresh:
             kind = ["--mode=root", "--variant=minbase", f"--architectures={ARCHITECTURES[machine]}"]
-            run([mmdebstrap, *kind, *excluded, included, suite, fresh / "root.tar"])
+            environment = {**os.environ, "SOURCE_DATE_EPOCH": DEBIAN_DATE}
+            run([mmdebstrap, *kind, *excluded, included, suite, fresh / "root.tar"], env=environment)
     target.mkdir(parents=True)
     run(["tar", "--numeric-owner", "-xpf", folder / "root.tar", "-C", target])
+
+
+@contextlib.contextmanager
+def interpreted(machine):
+    """Lets the kernel run programs for AArch64 through QEMU, also in other roots, if that is the machine, and unless
+    it does so already."""
+    if machine == platform.machine():
+        yield
+        return
+    if machine != "aarch64":
+        raise Unavailable(f"programs for {machine} do not run on {platform.machine()}")
+    program = fetch.debian_program(EMULATOR, "qemu-user-static")
+    if not (INTERPRETERS / "register").exists():
+        run(["mount", "-t", "binfmt_misc", "binfmt_misc", INTERPRETERS])
+    if (INTERPRETERS / "qemu-aarch64").exists():
+        yield
+        return
+    header, mask = (re.sub("..", r"\\x\g<0>", text) for text in (HEADER, MASK))
+    interpreter = INTERPRETERS / f"paternoster-{machine}"
+    if interpreter.exists():
+        # Of a run that was killed.
+        interpreter.write_text("-1")
+    # F: the file is opened now, so that it need not exist in the other root.
+    (INTERPRETERS / "register").write_text(f":{interpreter.name}:M::{header}:{mask}:{program}:F")
+    try:
+        yield
+    finally:
+        interpreter.write_text("-1")
 
 
 class Contained(Server):

@@ -1,6 +1,6 @@
 """Fetches what the demo and the tests need besides Rust: virtual environments, the libraries of ONNX Runtime and
 OpenVINO, the weights of the example model, CUDA's run-time compiler, the clients perf_analyzer and grpcurl, and the
-tools that check deploy/: Helm, promtool, hadolint, schemas of Kubernetes and clients of its extensions.
+tools that check deploy/: Helm, promtool, hadolint, umoci, schemas of Kubernetes and clients of its extensions.
 
     python3 scripts/fetch.py venv runtime minilm nvrtc
 
@@ -419,8 +419,8 @@ def take_libb64(folder):
 
 
 def take_from_package(package, name, folder):
-    """Copies a file of a Debian package into `folder`. The package is unpacked and not installed, so root is not
-    needed."""
+    """Copies a file of a Debian package, named by the end of its path, into `folder`. The package is unpacked and not
+    installed, so root is not needed."""
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         raise Unavailable(f"{name} is in Debian's package {package}, and there is no apt-get to fetch it with")
     say(f"{package} (apt-get download)")
@@ -429,7 +429,16 @@ def take_from_package(package, name, folder):
         (archive,) = Path(scratch).glob("*.deb")
         run(["dpkg", "-x", archive, Path(scratch) / "unpacked"])
         (found,) = Path(scratch, "unpacked").rglob(name)
-        shutil.copy(found.resolve(), folder / name)
+        shutil.copy(found.resolve(), folder / found.name)
+
+
+def package_program(package, name):
+    """Fetches a program of a Debian package that needs no libraries; returns the program."""
+    folder = CACHE / name
+    if not made_from(folder, package):
+        with replacing(folder, package) as fresh:
+            take_from_package(package, f"bin/{name}", fresh)
+    return folder / name
 
 
 def wheel_program(pin, package, name):
@@ -454,11 +463,12 @@ def helm():
 
 def promtool():
     """Fetches Prometheus' checker of rules; returns the program."""
-    folder = CACHE / "promtool"
-    if not made_from(folder, pins.PROMTOOL_PACKAGE):
-        with replacing(folder, pins.PROMTOOL_PACKAGE) as fresh:
-            take_from_package(pins.PROMTOOL_PACKAGE, "promtool", fresh)
-    return folder / "promtool"
+    return package_program(pins.PROMTOOL_PACKAGE, "promtool")
+
+
+def umoci():
+    """Fetches the program that unpacks images of OCI; returns it."""
+    return package_program(pins.UMOCI_PACKAGE, "umoci")
 
 
 #: GOTOOLCHAIN=local: a Go that is too old fails, instead of downloading another.
@@ -547,6 +557,7 @@ PIECES = {
     "helm": helm,
     "promtool": promtool,
     "hadolint": hadolint,
+    "umoci": umoci,
     "kubernetes_schemas": kubernetes_schemas,
     "extension_clients": extension_clients,
     "openssl": openssl,
@@ -555,8 +566,8 @@ PIECES = {
 }
 #: Pieces without which tests can run, outside CI.
 OPTIONAL = {
-    "silero", "oldest_runtime", "perf_analyzer", "grpcurl", "helm", "promtool", "hadolint", "kubernetes_schemas",
-    "extension_clients", "openssl", "curl", "chromium",
+    "silero", "oldest_runtime", "perf_analyzer", "grpcurl", "helm", "promtool", "hadolint", "umoci",
+    "kubernetes_schemas", "extension_clients", "openssl", "curl", "chromium",
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ Needs root.
 import argparse
 import contextlib
 import gzip
+import hashlib
 import json
 import os
 import platform
@@ -36,8 +37,10 @@ SUITES = {"12": "bookworm", "13": "trixie"}
 IMAGE = re.compile(r"(?:.*/)?(?P<name>[\w-]+):(?P<version>[\d.]+)(?P<rest>.*)")
 #: Commands that print the version of the program that a builder's image is named after.
 TELLS_VERSION = {"rust": ["rustc", "--version"], "python": ["python", "--version"]}
-#: The stage that compiles the program, and where it leaves it.
-COMPILED, BINARY = "build", "/out/usr/local/bin/paternoster"
+#: The stage that compiles the program.
+COMPILED = "build"
+#: What a container's runtime provides, and layers therefore do not have.
+OF_RUNTIMES = ("dev/", "proc/", "run/", "sys/", "tmp/", "etc/hostname", "etc/hosts", "etc/resolv.conf")
 #: The exit status on machines that cannot run this.
 LEFT_OUT = 77
 
@@ -63,17 +66,16 @@ def stand_in(image):
 class Build:
     """A build of one target of the Dockerfile in a scratch folder, which must be a separate file system.
 
-    It is for this machine. For another `machine`, `binary` is the program that the stage of that name would compile,
-    and programs of Debian for that machine must be able to run here.
+    It is for this machine. For another `machine`, programs of Debian for that machine must be able to run here.
+    `roots` are stages that are already complete, by name.
     """
 
-    def __init__(self, scratch, machine=None, binary=None, **arguments):
+    def __init__(self, scratch, machine=None, roots=None, **arguments):
         self.scratch = scratch
         self.machine = machine or platform.machine()
-        self.binary = binary
+        self.roots = dict(roots or {})
         self.stages = dockerfile.stages((DOCKER / "Dockerfile").read_text(), **arguments)
         self.by_name = {stage.name: stage for stage in self.stages if stage.name}
-        self.roots = {}
         self.context = scratch / "context"
         self.copy_context()
 
@@ -95,18 +97,17 @@ class Build:
             self.roots[stage] = folder
             image, stages = self.lineage(stage)
             if image.startswith("debian:"):
-                debian(SUITES[IMAGE.fullmatch(image)["version"].split(".")[0]], folder, self.machine)
+                self.debian(image, folder)
             else:
                 stand_in(image)
                 self.overlay(folder)
-            if self.binary and stage == COMPILED:
-                target = inside(folder, BINARY)
-                target.parent.mkdir(parents=True)
-                run(["cp", self.binary, target])
-                stages = []
             for one in stages:
                 self.carry_out(one, folder)
         return self.roots[stage]
+
+    def debian(self, image, folder):
+        """Unpacks the Debian that a base image is named after."""
+        debian(SUITES[IMAGE.fullmatch(image)["version"].split(".")[0]], folder, self.machine)
 
     def lineage(self, name):
         """Returns the base image of a stage (None: the last one), and the stages from there to it."""
@@ -196,14 +197,21 @@ def inside(root, path):
     return root / path.lstrip("/")
 
 
-def container(build, root, models, log, **variables):
-    """Returns the server of an image, run as `docker run --read-only` would with the folders that docs/deploy.md
-    names, and with these variables."""
-    final = build.stages[-1]
-    words = json.loads(dockerfile.last(final, "ENTRYPOINT")) + json.loads(dockerfile.last(final, "CMD"))
+def compiled(folder, program):
+    """Writes the root of the stage that compiles the program, with this one; returns it."""
+    target = inside(folder, "/out/usr/local/bin/paternoster")
+    target.parent.mkdir(parents=True)
+    shutil.copyfile(program, target)
+    target.chmod(0o755)
+    return folder
+
+
+def container(config, root, models, log, **variables):
+    """Returns the server of an image with this configuration, run as `docker run --read-only` would with the folders
+    that docs/deploy.md names, and with these variables."""
     mounts = {"/tmp": "tmpfs", "/var/cache/paternoster": "tmpfs", "/models": models}
-    variables = {**dockerfile.environment(final), **variables}
-    return Contained(root, dockerfile.last(final, "USER"), words, variables, mounts, log)
+    variables = {**dict(one.split("=", 1) for one in config["Env"]), **variables}
+    return Contained(root, config["User"], config["Entrypoint"] + config["Cmd"], variables, mounts, log)
 
 
 def check_bill(root, machine):
@@ -223,11 +231,17 @@ def check_bill(root, machine):
 
 
 def check(build, root, scratch, program=None, **variables):
-    """Serves models in the image; raises if anything is wrong. `program` writes the models, by default the image's."""
+    """Checks the bill of materials and serves models in the image; raises if anything is wrong. `program` writes the
+    models, by default the image's."""
     check_bill(root, build.machine)
     program = program or inside(root, "/usr/local/bin/paternoster")
+    check_serving(dockerfile.image_config(build.stages[-1]), root, scratch, program, **variables)
+
+
+def check_serving(config, root, scratch, program, **variables):
+    """Serves models in the root of an image with this configuration; raises if anything is wrong."""
     models = package_checks.identity(program, scratch / "models")
-    with container(build, root, models, scratch / "server.log", **variables) as server:
+    with container(config, root, models, scratch / "server.log", **variables) as server:
         package_checks.infer(server)
         package_checks.is_confined(server, "10001")
         host, port = server.http.split(":")
@@ -237,19 +251,48 @@ def check(build, root, scratch, program=None, **variables):
                 raise package_checks.Wrong(f"healthcheck {path} ended with {status}, expected {expected}: {said}")
 
 
-def packed(root, target):
-    """Packs a root like a layer, as a gzipped tar; returns its size."""
-    tar = ["tar", "--one-file-system", "--sort=name", "--numeric-owner", "--mtime=@0", "-C", root, "-c", "."]
-    with gzip.open(target, "wb", compresslevel=6) as sink, subprocess.Popen(tar, stdout=subprocess.PIPE) as packing:
-        shutil.copyfileobj(packing.stdout, sink)
+def entries(root):
+    """Returns what layers have of a root: a description of each file and folder by name, to compare roots."""
+    found = {}
+    for folder, folders, files in os.walk(root):
+        for path in (Path(folder, name) for name in folders + files):
+            name, status, content = str(path.relative_to(root)), path.lstat(), None
+            if name.startswith(OF_RUNTIMES):
+                continue
+            if path.is_symlink():
+                content = os.readlink(path)
+            elif path.is_file():
+                content = hashlib.sha256(path.read_bytes()).hexdigest()
+            found[name] = (status.st_mode, status.st_uid, status.st_gid, content)
+    return found
+
+
+def packed(root, names, target, time=0):
+    """Packs these files of a root as a layer: a gzipped tar, all of it at this time, in seconds since 1970. Returns the
+    SHA-256 of the tar. The same files give the same bytes."""
+    digest = hashlib.sha256()
+    with tempfile.NamedTemporaryFile() as listed:
+        listed.write(b"".join(os.fsencode(name) + b"\0" for name in sorted(names)))
+        listed.flush()
+        tar = [
+            "tar", "--format=gnu", "--numeric-owner", f"--mtime=@{time}", "-C", root, "--no-recursion", "--null",
+            "--create", "--files-from", listed.name,
+        ]  # fmt: skip
+        # In gzip's header, there is neither a name nor a time.
+        with open(target, "wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as sink:
+            with subprocess.Popen(tar, stdout=subprocess.PIPE) as packing:
+                while block := packing.stdout.read(1 << 20):
+                    digest.update(block)
+                    sink.write(block)
     if packing.returncode != 0:
         raise package_checks.Wrong(f"tar ended with {packing.returncode}")
-    return target.stat().st_size
+    return digest.hexdigest()
 
 
 def described(build, root, target):
     """Packs the root of the final stage into a file; returns a line about it."""
-    size = packed(root, target)
+    packed(root, entries(root), target)
+    size = target.stat().st_size
     unpacked = int(run(["du", "-sx", "--block-size=1", root]).split()[0])
     image, _ = build.lineage(None)
     version = inside(root, "/etc/debian_version").read_text().strip()

@@ -22,21 +22,13 @@ from contained import Contained, debian, enter_mount_namespace
 from fetch import ROOT, Unavailable, run, say
 from image_tree import LEFT_OUT, inside
 from package_checks import Wrong
-from packages import PACKAGES
+from packages import built
 from server import Server
 
 #: The wheel's dependencies from the registry, by hash.
 NEEDS = ROOT / "tests" / "wheel-requirements.txt"
 #: A user id of those that systemd assigns to services without a user.
 DYNAMIC_USER = "61184:61184"
-
-
-def built(pattern):
-    found = list(PACKAGES.glob(pattern))
-    if len(found) != 1:
-        folder = PACKAGES.relative_to(ROOT)
-        raise Unavailable(f"expected one {pattern} in {folder}, got {len(found)}: run 'make packages'")
-    return found[0]
 
 
 class Installed(Server):

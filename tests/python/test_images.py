@@ -126,9 +126,9 @@ def test_the_image_for_cards_has_the_libraries_that_the_server_loads(instruction
 
 def test_the_image_has_the_locale_that_operators_on_strings_ask_for():
     *_, final = built = dockerfile.stages(DOCKERFILE.read_text())
-    (locale,) = [stage for stage in built if stage.name == "locale"]
-    assert "localedef --no-archive -i en_US -f UTF-8 /out/usr/lib/locale/en_US.utf8" in dockerfile.last(locale, "RUN")
-    assert "/out /" in [one.arguments for one in final.instructions if ("from", "locale") in one.flags]
+    (data,) = [stage for stage in built if stage.name == "data"]
+    assert "localedef --no-archive -i en_US -f UTF-8 /out/usr/lib/locale/en_US.utf8" in dockerfile.last(data, "RUN")
+    assert "/out /" in [one.arguments for one in final.instructions if ("from", "data") in one.flags]
 
 
 def test_the_image_runs_as_the_user_of_the_chart(instructions):
