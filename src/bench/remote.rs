@@ -6,7 +6,7 @@ use std::{
 };
 
 use tonic::{
-    Status,
+    Code, Status,
     transport::{Channel, Endpoint},
 };
 
@@ -217,7 +217,12 @@ fn parameters(InSequence { id, starts, ends }: InSequence) -> HashMap<String, pb
 /// Requests a model's ports: shapes from its metadata, the largest batch from its configuration.
 async fn ports(client: &mut GrpcInferenceServiceClient<Channel>, model: &str) -> Result<Ports, String> {
     let request = pb::ModelMetadataRequest { name: model.to_owned(), ..Default::default() };
-    let metadata = client.model_metadata(request).await.map_err(status_text)?.into_inner();
+    let metadata = client.model_metadata(request).await.map_err(|status| {
+        // What is no gRPC server breaks the connection.
+        let is_broken = matches!(status.code(), Code::Unknown | Code::Cancelled | Code::Unavailable);
+        status_text(status) + if is_broken { "; is that its gRPC port?" } else { "" }
+    })?;
+    let metadata = metadata.into_inner();
     let request = pb::ModelConfigRequest { name: model.to_owned(), ..Default::default() };
     let config = client.model_config(request).await.map_err(status_text)?.into_inner().config.unwrap_or_default();
     let batched = config.max_batch_size > 0;

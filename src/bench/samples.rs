@@ -124,7 +124,7 @@ pub struct Recipe {
     pub integers_below: u32,
     /// Constant values by input name: texts for BYTES, else numbers. Inputs without an entry are 1 if their name
     /// suggests a mask, and 0 if it suggests token types.
-    pub fills: BTreeMap<String, String>,
+    pub fills: BTreeMap<String, Vec<u8>>,
     /// Dims of inputs without the batch, in place of the model's, by input name.
     pub shapes: BTreeMap<String, Dims>,
     /// Seed of everything that is drawn.
@@ -257,8 +257,8 @@ impl Recipe {
         let number_of = |port: &&Port| port.datatype != DataType::Bytes && self.fills.contains_key(&port.name);
         for port in sent().filter(number_of) {
             let value = &self.fills[&port.name];
-            if value.parse::<f64>().is_err() {
-                let (input, value) = (port.name.clone(), value.clone());
+            if number(value).is_none() {
+                let (input, value) = (port.name.clone(), String::from_utf8_lossy(value).into_owned());
                 return Err(SampleError::NoNumber { input, datatype: port.datatype, value });
             }
         }
@@ -326,7 +326,7 @@ impl Recipe {
         };
         let given = self.fills.get(&port.name);
         let is_integer = !matches!(port.datatype, DataType::Fp16 | DataType::Bf16 | DataType::Fp32 | DataType::Fp64);
-        let fill = given.and_then(|value| value.parse().ok()).or(by_name.filter(|_| is_integer));
+        let fill = given.and_then(|value| number(value)).or(by_name.filter(|_| is_integer));
         let float = |random: &mut ChaCha8Rng| fill.unwrap_or_else(|| random.random_range(-1.0..1.0));
         match port.datatype {
             DataType::Fp16 => data.extend(half::f16::from_f64(float(random)).to_le_bytes()),
@@ -338,11 +338,11 @@ impl Recipe {
                 let mut word = || WORDS[random.random_range(..WORDS.len())];
                 let text = match given {
                     Some(text) => text.clone(),
-                    None if words == 0 => random.random::<u32>().to_string(),
-                    None => (0..words).map(|_| word()).collect::<Vec<_>>().join(" "),
+                    None if words == 0 => random.random::<u32>().to_string().into_bytes(),
+                    None => (0..words).map(|_| word()).collect::<Vec<_>>().join(" ").into_bytes(),
                 };
                 data.extend((text.len() as u32).to_le_bytes());
-                data.extend(text.as_bytes());
+                data.extend(text);
             }
             integer => {
                 let size = integer.size_bytes().unwrap_or(8);
@@ -353,6 +353,10 @@ impl Recipe {
             }
         }
     }
+}
+
+fn number(value: &[u8]) -> Option<f64> {
+    std::str::from_utf8(value).ok()?.parse().ok()
 }
 
 fn key(sample: &Sample) -> Vec<(Dims, Bytes)> {
@@ -399,7 +403,7 @@ mod tests {
         assert!(int64s(&samples[1].inputs[0]).iter().all(|token| (1..50).contains(token)));
         assert_eq!(int64s(&samples[0].inputs[1]), [1; 6]);
         assert_eq!(int64s(&samples[0].inputs[2]), [0; 6]);
-        let filled = Recipe { fills: [("attention_mask".to_owned(), "7".to_owned())].into(), ..recipe() };
+        let filled = Recipe { fills: [("attention_mask".to_owned(), b"7".to_vec())].into(), ..recipe() };
         assert_eq!(int64s(&filled.samples(&bert(), 1).expect("it suits")[0].inputs[1]), [7; 6]);
     }
 
@@ -475,10 +479,10 @@ mod tests {
         let words: Vec<usize> = drawn.iter().map(|sample| sample[0].as_ref().expect("it").split(' ').count()).collect();
         assert_eq!(words, [3, 5], "a word for each unit of length");
         assert!(drawn.iter().all(|sample| sample[1].is_none() && sample[2].is_none()));
-        let fills = [("PAIR".to_owned(), "a = b".to_owned())].into();
+        let fills = [("PAIR".to_owned(), b"a = b".to_vec())].into();
         let filled = texts(Recipe { fills, sizes: None, ..one.clone() }).expect("it suits");
         assert_eq!(filled[0], [None, Some("a = b".to_owned()), None], "what is given is enough");
-        let fills = [("TOKENS".to_owned(), "many".to_owned())].into();
+        let fills = [("TOKENS".to_owned(), b"many".to_vec())].into();
         let refused = texts(Recipe { fills, ..one }).expect_err("no number").to_string();
         assert_eq!(refused, "input 'TOKENS' takes INT64: expected a number in --fill, but found 'many'");
     }
@@ -511,7 +515,7 @@ mod tests {
         assert_eq!(refusal(without.clone(), &bert()), SampleError::NoLengths { input: "input_ids".to_owned() });
         assert_eq!(refusal(recipe(), &fixed), SampleError::NothingVaries);
         assert_eq!(refusal(Recipe { rows: 9, ..recipe() }, &bert()), SampleError::TooManyRows { rows: 9, most: 8 });
-        let unknown = refusal(Recipe { fills: [("z".to_owned(), "1".to_owned())].into(), ..without }, &fixed);
+        let unknown = refusal(Recipe { fills: [("z".to_owned(), b"1".to_vec())].into(), ..without }, &fixed);
         assert!(matches!(unknown, SampleError::UnknownInput { .. }), "{unknown}");
         let huge = Recipe { sizes: Some(Sizes::Lengths(Lengths::Fixed(u32::MAX))), ..recipe() };
         assert!(matches!(refusal(huge, &bert()), SampleError::TooLarge { .. }));

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     io::{self, Write, stderr},
+    path::Path,
     sync::Arc,
 };
 
@@ -14,7 +15,7 @@ use super::{
 };
 use crate::{
     observe::LogFormat,
-    repository::{IndexEntry, ModelVersion, Repository},
+    repository::{IndexEntry, ModelVersion, Repository, emptiness},
 };
 
 /// Letters of the longest reason in the table: with it, the table of usual names fits a terminal of 80 columns.
@@ -25,7 +26,7 @@ const INDENTATION: usize = 2;
 
 /// Logs every model with its version, policy, state and reason: as a table for people, or as one record each if the
 /// log's format is JSON.
-pub(super) fn models(repository: &Repository, index: &[IndexEntry], log: &LogArgs) {
+pub(super) fn models(repository: &Repository, index: &[IndexEntry], directories: &[String], log: &LogArgs) {
     let policy_of = policies(repository);
 
     if log.format == LogFormat::Json {
@@ -39,13 +40,16 @@ pub(super) fn models(repository: &Repository, index: &[IndexEntry], log: &LogArg
         info!("\n{}", overview(index, policy_of, width));
     }
     if index.is_empty() {
-        warn!("the model repository holds no model");
+        directories.iter().for_each(|directory| warn!("{}", emptiness(Path::new(directory))));
     }
 }
 
 /// Prints the same table to standard output, and how many can be served.
-pub(super) fn print(repository: &Repository, index: &[IndexEntry]) -> io::Result<()> {
+pub(super) fn print(repository: &Repository, index: &[IndexEntry], directories: &[String]) -> io::Result<()> {
     let mut out = io::stdout().lock();
+    if index.is_empty() {
+        return directories.iter().try_for_each(|directory| writeln!(out, "{}", emptiness(Path::new(directory))));
+    }
     let width = terminal_width(&out);
     writeln!(out, "{}", overview(index, policies(repository), width))?;
     let served = index.iter().filter(|entry| entry.state == "READY").count();

@@ -155,7 +155,7 @@ async fn until_ended(args: &ServeArgs, log: Logging, budgets: Budgets, pool: Sta
 
 async fn until_checked(args: &ServeArgs, log: Logging, budgets: Budgets, pool: StartedPool) -> Result<u8, ServeError> {
     let (server, startup) = Server::open(args, log, budgets, pool).await?;
-    let are_all_served = server.check_models(startup).await?;
+    let are_all_served = server.check_models(args, startup).await?;
     server.shutdown().await;
     Ok(if are_all_served { SUCCESS } else { FAILURE })
 }

@@ -6,7 +6,7 @@ use super::{
     Overrides,
     bounded_file::read_up_to,
     config::{ConfigError, Origin, Settings, json, pbtxt, settings::ONNX_FILENAME, yaml},
-    directory::{TOKENIZER, laid_out, versions},
+    directory::{TOKENIZER, is_directory, laid_out, version_number, versions},
     generation::{self, DESCRIPTION, GENERATION},
 };
 
@@ -34,6 +34,34 @@ pub(super) fn export_command(directory: &Path) -> String {
     let place = directory.display();
     let task = generation::export_task(directory);
     format!("`optimum-cli export onnx --model '{place}' --task {task} '{place}/onnx'`")
+}
+
+/// Returns the first ONNX file in a version of a model, or in a directory whose name is nearly a version's, with what
+/// makes a program of it.
+pub(super) fn misnamed(model: &Path) -> Option<String> {
+    let names = |folder: &Path| {
+        let mut names: Vec<String> =
+            folder.read_dir().ok()?.flatten().filter_map(|file| file.file_name().into_string().ok()).collect();
+        names.sort_unstable();
+        Some(names)
+    };
+    names(model)?.into_iter().find_map(|folder| {
+        let program = names(&model.join(&folder))?.into_iter().find(|name| name.ends_with(".onnx"))?;
+        let advice = match version_number(&folder) {
+            Some(_) => "give the file's name as default_model_filename in config.pbtxt, or rename it",
+            None => "versions are numbers from 1, without zeros in front",
+        };
+        Some(format!("; found '{folder}/{program}': {advice}"))
+    })
+}
+
+/// Returns advice about a repository that has no model.
+pub fn emptiness(repository: &Path) -> String {
+    let lying = other_program(repository).map_or_else(String::new, |found| found.replacen("; found", ", but", 1));
+    format!(
+        "'{}' has no model: expected a directory for each, as in 'NAME/1/{ONNX_FILENAME}'{lying}",
+        repository.display()
+    )
 }
 
 /// Returns what lies where a program was looked for, and what makes one of it.
@@ -89,11 +117,14 @@ pub(super) fn misplaced(directory: &Path) -> Option<String> {
 
 /// Returns whether a directory is certainly that of one model, and not a repository of models.
 pub(super) fn is_of_one_model(directory: &Path) -> bool {
-    let is_configured = || {
-        let has_configuration = [PBTXT, YAML].iter().any(|file| directory.join(file).is_file());
-        has_configuration && versions(directory).is_ok_and(|versions| !versions.is_empty())
-    };
-    laid_out(directory).is_some() || is_configured()
+    let has = |file: &str| directory.join(file).is_file();
+    let has_version = || versions(directory).is_ok_and(|versions| !versions.is_empty());
+    // A pipeline needs no more than its configuration.
+    let has_folders =
+        || directory.read_dir().is_ok_and(|found| found.flatten().any(|one| is_directory(&one.path()).unwrap_or(true)));
+    let is_configured = (has(PBTXT) || has(YAML)) && (has_version() || !has_folders());
+    // One without a program is refused with what is missing.
+    laid_out(directory).is_some() || is_configured || has(TOKENIZER) && has(DESCRIPTION)
 }
 
 /// Returns the files that may hold a model's configuration.

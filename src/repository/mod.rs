@@ -68,6 +68,7 @@ pub use attempt::{LoadAttempt, TrialLimits};
 pub use config::policies::Automatic;
 pub use config::stages::{ExitRequest, ExitRequestTo, StageCuts, StageRequest};
 pub use config::unfold::{CellPorts, CellRequest, UnfoldRequest};
+pub use configuration::emptiness;
 pub use control::on_demand::Requester;
 pub use error::{ControlError, ResolveError, StartError};
 #[cfg(feature = "text")]

@@ -151,11 +151,14 @@ def test_requests_are_not_joined_along_their_steps(server):
         np.testing.assert_allclose(result.as_numpy("y"), expected, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("model", ["torch_gru_stack", "scan_cell", "scan_cell_whole"])
+@pytest.mark.parametrize(
+    "model",
+    ["torch_gru_stack", "torch_gru_stack_whole", "pooled", "torch_lstm_stack_expanded_whole", "scan_cell", "scan_cell_whole"],
+)
 def test_a_request_without_steps_is_refused(server, model):
     steps = tensor("x", np.zeros((3, 0, FEATURES), np.float32))
     with triton.InferenceServerClient(server.grpc) as client:
         with pytest.raises(triton.InferenceServerException, match="input 'x'") as refusal:
             client.infer(model, [steps])
         assert refusal.value.status() == "StatusCode.INVALID_ARGUMENT"
-        assert client.is_server_live(), "ONNX Runtime ends the process if its Scan has rows and no steps"
+        assert client.is_server_live(), "ONNX Runtime ends the process if its Scan or GRU has rows and no steps"

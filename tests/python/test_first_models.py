@@ -166,10 +166,13 @@ def test_first_models(program, tmp_path):
     np.testing.assert_allclose(iris["probabilities"], names["forest"].predict_proba(row)[0], atol=1e-5)
     assert iris["label"] == names["forest"].predict(row)[0]
     np.testing.assert_allclose(flowers["forest"], names["forest"].predict_proba(other)[0], atol=1e-5)
-    np.testing.assert_allclose(flowers["larger"], names["larger"].predict_proba(other)[0], atol=1e-5)
+    np.testing.assert_allclose(flowers["trees"], names["trees"].predict_proba(other)[0], atol=1e-5)
 
 
 def test_a_check_without_a_model_fails(program, tmp_path):
     checked = check(program, tmp_path)
-    assert checked.returncode == 1 and "0 of 0 can be served" in checked.stdout
+    expected = f"'{tmp_path}' has no model: expected a directory for each, as in 'NAME/1/model.onnx'\n"
+    assert (checked.returncode, checked.stdout) == (1, expected)
+    (tmp_path / "model.onnx").write_bytes(b"")
+    assert check(program, tmp_path).stdout == f"{expected[:-1]}, but 'model.onnx'\n"
     assert check(program, tmp_path / "missing").returncode == 1

@@ -50,6 +50,9 @@ Examples:
   paternoster bench --url localhost:8001 --model sentences --workload glue-short
   paternoster bench --url localhost:8001 --model reranker --length 20 --shape TEXT:1 --shape PAIR:1
 
+  # A pipeline that takes images
+  paternoster bench --url localhost:8001 --model photos --fill IMAGE=@photo.jpg --concurrency 8
+
   # Recorded arrivals and lengths
   paternoster bench --url localhost:8001 --model minilm --trace trace.csv
 
@@ -127,11 +130,11 @@ pub struct BenchArgs {
     /// 16-bit outputs. A model that computes in half precision needs more
     #[arg(long, value_name = "SHARE", value_parser = positive, help_heading = "Requests")]
     pub tolerance: Option<f64>,
-    /// Value of all elements of an input: a number, or a text for BYTES. By default, integer masks are 1, token types
-    /// are 0, texts have a word for each unit of length, and other inputs are random. Inputs that may be left out are,
-    /// unless this or --shape names them
+    /// Value of all elements of an input: a number, or for BYTES a text, or the content of a file as @FILE. By default,
+    /// integer masks are 1, token types are 0, texts have a word for each unit of length, and other inputs are random.
+    /// Inputs that may be left out are, unless this or --shape names them
     #[arg(long = "fill", value_name = "INPUT=VALUE", value_parser = fill, help_heading = "Requests")]
-    pub fills: Vec<(String, String)>,
+    pub fills: Vec<(String, Vec<u8>)>,
 
     /// Mean rates as shares of the first policy's measured peak [default: 0.25,0.6,0.9]
     #[arg(long, value_name = "SHARE,…", value_delimiter = ',', value_parser = positive, help_heading = "Load")]
@@ -280,8 +283,12 @@ fn shape(text: &str) -> Result<(String, Dims), String> {
     Ok((name.to_owned(), dims.split(',').map(dim).collect::<Result<_, _>>()?))
 }
 
-fn fill(text: &str) -> Result<(String, String), String> {
+fn fill(text: &str) -> Result<(String, Vec<u8>), String> {
     let expected = || "expected INPUT=VALUE, as 'attention_mask=1'".to_owned();
     let (name, value) = text.split_once('=').ok_or_else(expected)?;
-    Ok((name.to_owned(), value.to_owned()))
+    let content = match value.strip_prefix('@') {
+        Some(file) => std::fs::read(file).map_err(|fault| format!("cannot read '{file}': {fault}"))?,
+        None => value.into(),
+    };
+    Ok((name.to_owned(), content))
 }

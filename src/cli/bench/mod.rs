@@ -54,7 +54,7 @@ pub enum BenchError {
     Remote(#[from] RemoteError),
     #[error(transparent)]
     Sample(#[from] SampleError),
-    #[error("{0}; if it was about an index, see --integers-below")]
+    #[error("{0}; see --integers-below for indices, and --fill for inputs that must mean something")]
     Unanswered(#[from] Unanswered),
     #[error(transparent)]
     Plot(#[from] PlotError),

@@ -42,7 +42,7 @@ fn on(repository: &Path, more: &[&str]) -> BenchArgs {
 fn a_fill_is_what_follows_the_first_equals_sign() {
     let args = parsed(&["--url", "a:1", "--model", "m", "--fill", "TEXT=a = b", "--fill", "mask=1"]);
     let fills = args.expect("texts are fine").fills;
-    assert_eq!(fills, [("TEXT".to_owned(), "a = b".to_owned()), ("mask".to_owned(), "1".to_owned())]);
+    assert_eq!(fills, [("TEXT".to_owned(), b"a = b".to_vec()), ("mask".to_owned(), b"1".to_vec())]);
 }
 
 #[test]

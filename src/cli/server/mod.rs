@@ -212,7 +212,7 @@ impl Server {
     pub(super) async fn load_models(&self, args: &ServeArgs, startup: Startup) -> Result<(), StartError> {
         startup.load().await?;
         let index = self.repository.index(false).await;
-        report::models(&self.repository, &index, &args.log);
+        report::models(&self.repository, &index, &args.repository.directories, &args.log);
         let failures = report::failures(&index);
         if args.repository.exit_on_error == Some(true) && !failures.is_empty() {
             return Err(StartError::Models(failures));
@@ -225,10 +225,10 @@ impl Server {
     ///
     /// # Errors
     /// Fails if a store cannot be read, or nothing can be printed.
-    pub(super) async fn check_models(&self, startup: Startup) -> Result<bool, StartError> {
+    pub(super) async fn check_models(&self, args: &ServeArgs, startup: Startup) -> Result<bool, StartError> {
         startup.load().await?;
         let index = self.repository.index(false).await;
-        report::print(&self.repository, &index).map_err(StartError::Print)?;
+        report::print(&self.repository, &index, &args.repository.directories).map_err(StartError::Print)?;
         Ok(!index.is_empty() && report::failures(&index).is_empty())
     }
 

@@ -20,7 +20,7 @@ pub(in crate::cli) enum ClientError {
     Address(String),
     #[error("cannot ask servers: {0}")]
     Start(String),
-    #[error("{url} cannot be asked: {reason}")]
+    #[error("{url} cannot be asked, as a server's HTTP port: {reason}")]
     Unreachable { url: Url, reason: String },
     #[error("{url} answers with status {status}: {reason}")]
     Refused { url: Url, status: StatusCode, reason: String },

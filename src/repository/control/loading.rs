@@ -275,7 +275,10 @@ impl Control {
             let plan = Plan::read(&model, place, overrides, config, completion)?;
             Ok((estimated_bytes(&plan), plan))
         };
-        let stray = || "it holds no model: no configuration, and no version with a file 'model.<something>'".to_owned();
+        let stray = || {
+            let found = directory.as_deref().and_then(configuration::misnamed).unwrap_or_default();
+            format!("it holds no model: no configuration, and no version with a file 'model.<something>'{found}")
+        };
         let planned = attempt.unless_stopped(self.places.readers().run(read)).await;
         let planned = planned.and_then(|read| read).and_then(|plan| plan);
         let (estimated, plan) = match planned.and_then(|plan| if is_stray { Err(stray()) } else { Ok(plan) }) {

@@ -202,7 +202,10 @@ impl Plan {
             let place = directory.as_ref().map_or_else(String::new, |path| format!(" in {}", path.display()));
             return Err(match available.as_slice() {
                 [] => {
-                    let found = directory.as_deref().and_then(configuration::misplaced).unwrap_or_default();
+                    let found = directory.as_deref().and_then(|directory| {
+                        configuration::misplaced(directory).or_else(|| configuration::misnamed(directory))
+                    });
+                    let found = found.unwrap_or_default();
                     format!("no version directory (a number above 0){place}{found}")
                 }
                 found => format!("the version policy picks none of the versions {found:?}{place}"),

@@ -127,7 +127,11 @@ impl<'de> Visitor<'de> for Fields<'_, '_, 'de> {
                 let parameter_choice = fields.next_value_seed(Parameter(key))?;
                 // It may be meant as an input.
                 if parameter_choice.is_none() {
-                    let text = format!("expected parameter '{key}' to be a number, a boolean or a string");
+                    let inputs = spec.inputs.iter().map(|input| format!("'{}'", input.name)).collect::<Vec<_>>();
+                    let text = format!(
+                        "expected parameter '{key}' to be a number, a boolean or a string; the model's inputs are {}",
+                        inputs.join(", ")
+                    );
                     return Err(A::Error::custom(text));
                 }
                 request.parameters.insert(key.to_owned(), InferParameter { parameter_choice });

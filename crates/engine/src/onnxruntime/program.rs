@@ -33,8 +33,8 @@ pub struct OnnxProgram {
     /// Range of valid indices, by input; `None` for an input that indexes nothing.
     index_ranges: Vec<Option<IndexRange>>,
     steady: bool,
-    /// Whether the graph has a `Scan`, which ends the process if it has several rows and no step.
-    has_scan: bool,
+    /// Whether the graph has an operator of [`NEED_ELEMENTS`].
+    needs_elements: bool,
     /// Whether it runs on a CUDA card.
     uses_card: bool,
     origin: Origin,
@@ -54,6 +54,9 @@ struct Port {
 /// it only logs a warning.
 const OTHER_SHAPE: [&str; 3] =
     ["OrtValue shape verification failed", "OrtValue provided for output", "Got invalid dimensions for output"];
+
+/// Operators that end the process, in ONNX Runtime 1.32, if they have no row or no step.
+const NEED_ELEMENTS: [&str; 3] = ["Scan", "LSTM", "GRU"];
 
 impl OnnxProgram {
     /// Compiles a serialized model as a whole, with the inputs and outputs of its specification.
@@ -136,7 +139,7 @@ impl OnnxProgram {
         }
         Ok(Self {
             steady: provider.is_none() && graph.len() <= SMALL_MODEL_BYTES && model.model().is_straight_line(),
-            has_scan: model.model().has_operator("Scan"),
+            needs_elements: NEED_ELEMENTS.iter().any(|operator| model.model().has_operator(operator)),
             uses_card: provider.is_some(),
             graph: compiled,
             origin,
@@ -185,10 +188,10 @@ impl Program for OnnxProgram {
         let mut names: SmallVec<[_; 8]> = SmallVec::new();
         let mut tensors: SmallVec<[Tensor<'_>; 8]> = SmallVec::new();
         for (port, input) in self.inputs.iter().zip(batch.inputs) {
-            if self.has_scan && input.is_empty() {
+            if self.needs_elements && input.is_empty() {
                 let name = port.name.to_string_lossy();
                 return Err(EngineError(format!(
-                    "input '{name}' has no element, which the graph's Scan cannot run over"
+                    "input '{name}' has no element, which the graph's recurrent layers cannot run over"
                 )));
             }
             let tensor = match input {
@@ -223,7 +226,7 @@ impl Program for OnnxProgram {
     }
 
     fn needs_elements(&self) -> bool {
-        self.has_scan
+        self.needs_elements
     }
 
     fn is_steady(&self) -> bool {

@@ -4,10 +4,13 @@ use std::{fmt, marker::PhantomData};
 
 use serde::{
     Deserialize, Deserializer,
-    de::{self, SeqAccess, Visitor},
+    de::{self, DeserializeSeed, SeqAccess, Visitor},
 };
 
 use super::item::Item;
+
+/// What is wrong with a list of several kinds.
+const MIXED: &str = "expected either numbers, or texts and lists of numbers";
 
 /// One text or several, each as text or as its tokens. A list of numbers is one text.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -38,15 +41,12 @@ impl<'de> Visitor<'de> for InputsVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Inputs, A::Error> {
         let (mut items, mut tokens) = (Vec::new(), Vec::new());
-        for number in 0.. {
-            match list.next_element()? {
-                None => break,
-                Some(Element::Item(item)) if tokens.is_empty() => items.push(item),
-                Some(Element::Token(token)) if items.is_empty() => tokens.push(token),
-                Some(_) => {
-                    let expected = "expected either numbers, or texts and lists of numbers";
-                    return Err(de::Error::custom(format!("element {number}: {expected}")));
-                }
+        while let Some(element) =
+            list.next_element_seed(After { items: !items.is_empty(), tokens: !tokens.is_empty() })?
+        {
+            match element {
+                Element::Item(item) => items.push(item),
+                Element::Token(token) => tokens.push(token),
             }
         }
         if !tokens.is_empty() {
@@ -107,6 +107,24 @@ enum Element {
 impl<'de> Deserialize<'de> for Element {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(ElementVisitor)
+    }
+}
+
+/// Whether a list has had items or tokens so far, which the next element must go with.
+struct After {
+    items: bool,
+    tokens: bool,
+}
+
+impl<'de> DeserializeSeed<'de> for After {
+    type Value = Element;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Element, D::Error> {
+        match Element::deserialize(deserializer)? {
+            Element::Item(_) if self.tokens => Err(de::Error::custom(MIXED)),
+            Element::Token(_) if self.items => Err(de::Error::custom(MIXED)),
+            element => Ok(element),
+        }
     }
 }
 
@@ -175,7 +193,7 @@ mod tests {
         let refused = |json: &str| read(json).expect_err(json);
         let null = refused(r#"["a", null]"#);
         assert_eq!(null, "input[1]: invalid type: null, expected a text or tokens at line 1 column 20");
-        assert!(refused(r#"["a", "b", 1]"#).starts_with("input: element 2: expected either numbers, or texts"));
+        assert!(refused(r#"["a", "b", 1]"#).starts_with("input[2]: expected either numbers, or texts"));
         assert!(refused("[1, 2.5]").starts_with("input[1]: invalid type: floating point"));
         assert!(refused(r#"["a", ["b"]]"#).starts_with("input[1][0]: invalid type: string"));
         assert!(refused("[18446744073709551615]").starts_with("input[0]: invalid value"));
