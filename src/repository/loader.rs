@@ -179,9 +179,9 @@ impl fmt::Debug for HeldProgram {
 }
 
 impl LoadRequest {
-    /// Whether the configuration asks for cells.
+    /// Whether the configuration asks that recurrent layers be served by cells.
     pub(super) fn asks_for_cells(&self) -> bool {
-        matches!(self.knobs.policy, Policy::Cellular(_))
+        self.opening == Opening::RecurrentLayers && matches!(self.knobs.policy, Policy::Cellular(_))
     }
 
     /// Returns the program of a model that is not made of cells.

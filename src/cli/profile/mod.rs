@@ -106,17 +106,6 @@ pub enum ProfileError {
         /// The error of the engine.
         reason: Halt,
     },
-    /// A server would not use the times.
-    #[error(
-        "the times of model '{model}' cannot be relied on and are not kept: {doubt}; measure again with a longer \
-         --budget-s, or while nothing else uses the machine"
-    )]
-    Doubtful {
-        /// The model.
-        model: String,
-        /// What is wrong with them.
-        doubt: String,
-    },
     /// There is no directory for the profile.
     #[error("there is no home directory to keep the profile in: name a directory with --profile-directory")]
     NoDirectory,
@@ -186,12 +175,6 @@ fn print(args: &ProfileArgs, engines: Engines, out: &mut dyn Write, width: Optio
     let measured = loader.measure(&request, trials);
     progress.clear();
     let profile = measured.map_err(|reason| ProfileError::Run { model: name.clone(), reason })?;
-    if let Some(doubt) = profile.doubt() {
-        if !args.json {
-            describe(&profile, &key, out, width)?;
-        }
-        return Err(ProfileError::Doubtful { model: name, doubt });
-    }
     let file = store.write(&key, &profile)?;
     let (findings, choice) = (Findings::of(&profile), choose(&profile, request.fixed_stages()));
     if args.json {
@@ -209,6 +192,9 @@ fn print(args: &ProfileArgs, engines: Engines, out: &mut dyn Write, width: Optio
             describe_choice(&profile, &found, &choice, out)?;
         }
         writeln!(out, "kept in '{}'", file.display())?;
+        if let Some(doubt) = profile.doubt() {
+            writeln!(out, "{}", not_used(&doubt))?;
+        }
     }
     args.plots.write(&profile)?;
     Ok(())
@@ -295,6 +281,14 @@ fn describe_choice(profile: &Profile, found: &Findings, choice: &Choice, out: &m
     }
     writeln!(out, "\nchosen: stages {}, policy {}", choice.stages, choice.policy.describe())?;
     choice.reasons.iter().try_for_each(|reason| writeln!(out, "  {reason}"))
+}
+
+/// Says why a server does not use a profile.
+fn not_used(doubt: &str) -> String {
+    format!(
+        "a server does not use it: {doubt}. Measure again with a longer --budget-s, or while nothing else uses the \
+         machine"
+    )
 }
 
 fn title(cut: &CutTable) -> String {

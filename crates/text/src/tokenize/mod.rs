@@ -61,6 +61,8 @@ pub struct Tokenize {
     options: TokenizeOptions,
     inputs: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
+    /// Whether tokens of single texts have types other than 0.
+    has_types: bool,
 }
 
 impl Tokenize {
@@ -95,7 +97,10 @@ impl Tokenize {
             TensorSpec::new(text::TOKEN_COUNT, DataType::Int32, &[1]),
             TensorSpec::new(text::OFFSETS, DataType::Int32, &[-1, 2]),
         ];
-        Ok(Self { tokenizer, options, inputs, outputs })
+        // The post-processor gives the same types to all texts.
+        let sample = tokenizer.first("a").and_then(|first| tokenizer.complete(first, None, true));
+        let has_types = sample.map_or(true, |tokens| tokens.types.iter().any(|&kind| kind != 0));
+        Ok(Self { tokenizer, options, inputs, outputs, has_types })
     }
 
     /// Returns the prompt that is put in front of texts: the default one without a name, and none by an empty name.
@@ -122,22 +127,25 @@ impl Tokenize {
     pub fn built_bytes_of(&self, rows: impl Iterator<Item = RowSize>) -> usize {
         let of_id = self.outputs[0].datatype.size_bytes().unwrap_or(size_of::<i64>());
         let of_place = if self.tokenizer.options().offsets { 2 * size_of::<i32>() } else { 0 };
-        let of_token = 3 * of_id + of_place;
         // One row after the other is tokenized, and leaves its outputs.
-        let (mut outputs, mut work) = (0_usize, 0);
+        let (mut outputs, mut work, mut longest) = (0_usize, 0, 0_usize);
         for RowSize { text, pair, tokens } in rows {
             let made = match tokens {
                 0 => self.tokenizer.most_tokens(text, pair),
                 given => given.min(self.tokenizer.options().max_tokens),
             };
+            let ids = if pair.is_some() || self.has_types { 2 } else { 1 };
+            let of_token = ids * of_id + of_place;
             outputs = outputs.saturating_add(ROW_BYTES).saturating_add(made.saturating_mul(of_token));
+            longest = longest.max(made);
             let of_row = match tokens {
                 0 => self.tokenizer.most_bytes(text, pair),
                 given => given.saturating_mul(2 * size_of::<i64>()),
             };
             work = of_row.max(work);
         }
-        outputs.saturating_add(work)
+        // Masks of all rows share their memory, and so do types that are zeros.
+        outputs.saturating_add(work).saturating_add(longest.saturating_mul(4 * of_id))
     }
 
     /// Whether rows of this work together take well below a millisecond.

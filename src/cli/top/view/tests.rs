@@ -179,7 +179,10 @@ fn a_server_that_does_not_answer_leaves_its_last_figures() {
     assert!(lines.iter().any(|line| line.text.starts_with("m  ")));
     let lines = view.on_screen(None, Some(&fault), Duration::ZERO, (200, 20));
     assert_eq!(lines, [alert(format!("{fault}; it is asked on"))]);
-    assert_eq!(view.plain(&Err(fault)), ["http://localhost:8000/ cannot be asked: connection refused"]);
+    assert_eq!(
+        view.plain(&Err(fault)),
+        ["http://localhost:8000/ cannot be asked, as a server's HTTP port: connection refused"]
+    );
 }
 
 #[test]
