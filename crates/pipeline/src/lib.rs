@@ -32,4 +32,4 @@ pub use graph::{Graph, GraphFault, Port, Runs, Step, TensorIx};
 pub use pipeline::{Models, Pipeline, PipelineFault, PipelineOptions};
 pub use servable::{PendingResponse, Responses, Servable, WeakServable};
 pub use value::{Value, ValueFault, only_string};
-pub use workers::{Progress, WorkerGroup, Workers, spawn_work};
+pub use workers::{Progress, WorkerGroup, Workers};

@@ -20,7 +20,7 @@ pub(in crate::cli) enum ClientError {
     Address(String),
     #[error("cannot ask servers: {0}")]
     Start(String),
-    #[error("{url} cannot be asked, as a server's HTTP port: {reason}")]
+    #[error("{url} cannot be asked: {reason}")]
     Unreachable { url: Url, reason: String },
     #[error("{url} answers with status {status}: {reason}")]
     Refused { url: Url, status: StatusCode, reason: String },
@@ -78,7 +78,11 @@ impl Client {
     /// If it cannot be reached, refuses, or answers with something else.
     pub(super) async fn ask(&self) -> Result<OverviewAnswer, ClientError> {
         let url = || self.base.clone();
-        let unreachable = |error: reqwest::Error| ClientError::Unreachable { url: url(), reason: cause(&error) };
+        let unreachable = |error: reqwest::Error| {
+            // What answers otherwise is another port.
+            let advice = if error.is_connect() || error.is_timeout() { "" } else { " (expected a server's HTTP port)" };
+            ClientError::Unreachable { url: url(), reason: cause(&error) + advice }
+        };
         let unreadable = |reason: String| ClientError::Unreadable { url: url(), reason };
         let mut response = self.http.get(self.overview.clone()).send().await.map_err(unreachable)?;
         let status = response.status();

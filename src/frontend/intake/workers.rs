@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, task::spawn_blocking};
 use tonic::Status;
-
-use crate::pipeline::spawn_work;
 
 /// Work on messages of at least this size is queued separately, so that shorter work does not wait behind it.
 const LONG_WORK_BYTES: usize = 8 << 20;
 
-/// Runs work on the threads of [`spawn_work`]: at most one piece of long work and one of short work at a time, each in
+/// Runs work on the runtime's blocking threads: at most one piece of long work and one of short work at a time, each in
 /// order of arrival. So messages of any number and size leave processor time to everything else.
 #[derive(Debug)]
 pub(in crate::frontend) struct Workers {
@@ -34,7 +32,7 @@ impl Workers {
     ) -> Result<T, Status> {
         let places = if bytes >= LONG_WORK_BYTES { &self.long } else { &self.short };
         let place = Arc::clone(places).acquire_owned().await.map_err(|error| Status::internal(error.to_string()))?;
-        let done = spawn_work(move || {
+        let done = spawn_blocking(move || {
             let _place = place;
             work()
         });

@@ -13,7 +13,7 @@ use paternoster_model::ModelSpec;
 use paternoster_observe::ObservedHit;
 
 use super::{Key, ResponseCache};
-use crate::{PendingResponse, Servable, spawn_work};
+use crate::{PendingResponse, Servable};
 
 /// Inputs up to this many bytes are hashed by the calling thread, which takes well below a millisecond.
 const MOST_HASHED_HERE_BYTES: usize = 256 << 10;
@@ -72,7 +72,7 @@ impl Cached {
             return self.look_up(key, began, request, backlog);
         }
         let (cached, backlog) = (Arc::clone(self), backlog.cloned());
-        let hashing = spawn_work(move || (Key::of(load, &request), request));
+        let hashing = tokio::task::spawn_blocking(move || (Key::of(load, &request), request));
         PendingResponse::Boxed(Box::pin(async move {
             let hashed =
                 hashing.await.map_err(|error| InferError::Engine(format!("the key cannot be hashed: {error}")));

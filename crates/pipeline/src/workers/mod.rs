@@ -14,7 +14,7 @@ use paternoster_executor::InferError;
 use tokio::{sync::oneshot, time::timeout_at};
 
 use queue::{Class, Queue};
-pub use threads::spawn_work;
+pub(crate) use threads::spawn_work;
 
 /// How long work of many pieces keeps its thread before others that wait have their turn. A piece is not interrupted.
 const LONGEST_TURN: Duration = Duration::from_millis(50);

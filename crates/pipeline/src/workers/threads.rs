@@ -21,8 +21,9 @@ static THREADS: LazyLock<Option<Runtime>> = LazyLock::new(|| {
     Builder::new_current_thread().thread_name("paternoster-work").on_thread_start(lower).build().ok()
 });
 
-/// Runs work that keeps a processor busy, such as that on large messages.
-pub fn spawn_work<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+/// Runs work that keeps a processor busy, such as that of built-in steps. Messages that are read and written are not:
+/// models wait for them.
+pub(crate) fn spawn_work<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     match &*THREADS {
         Some(threads) => threads.spawn_blocking(work),
         None => spawn_blocking(work),

@@ -173,16 +173,13 @@ fn a_server_that_does_not_answer_leaves_its_last_figures() {
     let view = View { url: &url, order: Order::Name, model: None };
     let fault = ClientError::Unreachable { url: url.clone(), reason: "connection refused".to_owned() };
     let lines = view.on_screen(Some(&answer), Some(&fault), Duration::from_secs(7), (200, 20));
-    let expected = "http://localhost:8000/ cannot be asked, as a server's HTTP port: connection refused; it is asked on. \
+    let expected = "http://localhost:8000/ cannot be asked: connection refused; it is asked on. \
                     These figures are 7 s old";
     assert_eq!(lines[3], alert(expected.to_owned()));
     assert!(lines.iter().any(|line| line.text.starts_with("m  ")));
     let lines = view.on_screen(None, Some(&fault), Duration::ZERO, (200, 20));
     assert_eq!(lines, [alert(format!("{fault}; it is asked on"))]);
-    assert_eq!(
-        view.plain(&Err(fault)),
-        ["http://localhost:8000/ cannot be asked, as a server's HTTP port: connection refused"]
-    );
+    assert_eq!(view.plain(&Err(fault)), ["http://localhost:8000/ cannot be asked: connection refused"]);
 }
 
 #[test]
