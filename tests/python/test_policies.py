@@ -28,11 +28,12 @@ MODELS = {
 WEIGHTS = {"heavy": 3, "light": 1}
 SHARING = {
     "heavy": Served("minilm", f"stages: 2\nbatching: {{ policy: diversity, weight: {WEIGHTS['heavy']} }}"),
-    # Small batches, because shares are only as fine as tasks are short.
-    "light": Served("vgg19", f"stages: 2\nbatching: {{ policy: adaptive, weight: {WEIGHTS['light']} }}", 2),
+    # Small batches, because shares are only as fine as tasks are short; and small messages, so that all requests are
+    # there long before they run, on a busy machine too.
+    "light": Served("minilm", f"stages: 2\nbatching: {{ policy: adaptive, weight: {WEIGHTS['light']} }}", 2),
 }
 #: The number of requests of each that are sent at once.
-SHARED = {"heavy": 600, "light": 120}
+SHARED = {"heavy": 600, "light": 200}
 REQUESTS = {"minilm": 200, "resnet50": 150, "vgg19": 100, "unet": 40}
 
 
