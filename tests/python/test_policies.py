@@ -33,7 +33,7 @@ SHARING = {
     "light": Served("minilm", f"stages: 2\nbatching: {{ policy: adaptive, weight: {WEIGHTS['light']} }}", 2),
 }
 #: The number of requests of each that are sent at once.
-SHARED = {"heavy": 600, "light": 200}
+SHARED = {"heavy": 2400, "light": 800}
 REQUESTS = {"minilm": 200, "resnet50": 150, "vgg19": 100, "unet": 40}
 
 
