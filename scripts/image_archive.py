@@ -28,9 +28,9 @@ import dockerfile
 import fetch
 import package_checks
 import packages
-from contained import ARCHITECTURES, PATH, enter_mount_namespace, interpreted
-from fetch import ROOT, Unavailable, run, say
-from image_tree import COMPILED, DOCKER, LEFT_OUT, Build, compiled, entries, inside, packed, scratch_folder
+from contained import ARCHITECTURES, PATH, interpreted
+from fetch import ROOT, run, say
+from image_tree import COMPILED, DOCKER, Build, compiled, entries, inside, packed, scratch_folder, status_of
 
 MACHINES = {architecture: machine for machine, architecture in ARCHITECTURES.items()}
 #: Starts of the names of labels and annotations, and of media types.
@@ -205,16 +205,7 @@ def main():
     given = parser.parse_args()
     # The server's user must be able to read the image.
     os.umask(0o022)
-    try:
-        enter_mount_namespace()
-        write(given.out, given.wheel, dict(given.programs), given.source)
-    except Unavailable as reason:
-        say(f"without the image: {reason}")
-        return LEFT_OUT
-    except package_checks.Wrong as seen:
-        say(f"the image is wrong: {seen}")
-        return 1
-    return 0
+    return status_of(lambda: write(given.out, given.wheel, dict(given.programs), given.source))
 
 
 if __name__ == "__main__":

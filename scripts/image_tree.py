@@ -299,12 +299,26 @@ def described(build, root, target):
     return f"image: {size / 1e6:.1f} MB packed, {unpacked / 1e6:.0f} MB unpacked, on Debian {version} ({image})"
 
 
+def status_of(work):
+    """Runs the work of a script that builds images; returns the exit status."""
+    try:
+        enter_mount_namespace()
+        work()
+    except Unavailable as reason:
+        say(f"without the image: {reason}")
+        return LEFT_OUT
+    except package_checks.Wrong as seen:
+        say(f"the image is wrong: {seen}")
+        return 1
+    return 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--keep", type=Path, metavar="FILE.tar.gz", help="write the packed root to this file")
     keep = parser.parse_args().keep
-    try:
-        enter_mount_namespace()
+
+    def work():
         with scratch_folder() as scratch:
             build = Build(scratch, VARIANT="cpu")
             root = build.root(None)
@@ -313,13 +327,8 @@ def main():
             say(line)
             if keep:
                 shutil.copy(scratch / "image.tar.gz", keep)
-    except Unavailable as reason:
-        say(f"without the image: {reason}")
-        return LEFT_OUT
-    except package_checks.Wrong as seen:
-        say(f"the image is wrong: {seen}")
-        return 1
-    return 0
+
+    return status_of(work)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def serve(given, *flags, room=ROOM):
 
 
 def rotating(server, models, clients):
-    """A client that asks for these models in rotation. Each of so many clients begins with another model."""
+    """A client that asks for one of these models after the other. Each client begins with another model."""
 
     def client(number):
         place = number * len(models) // clients

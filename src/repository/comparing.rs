@@ -115,8 +115,8 @@ impl PoolLoader {
 /// Returns the programs of a version: one, or those of its cells.
 fn subjects(opener: &Opener<'_>, request: &LoadRequest) -> Result<Vec<Subject>, String> {
     if matches!(request.opening, Opening::Decoder(_)) {
-        let reason = "a decoder runs in parts, a stage for the prompt and a loop for the tokens, which onnxruntime alone \
-                      can run: there is nothing to compare";
+        let reason = "a decoder runs in parts, a stage for the prompt and a loop for the tokens, which onnxruntime \
+                      alone can run: there is nothing to compare";
         return Err(reason.to_owned());
     }
     let open = |program: &CellProgram| opener.open(program, program.read()?, &StageRequest::default());

@@ -39,14 +39,8 @@ pub(super) fn export_command(directory: &Path) -> String {
 /// Returns the first ONNX file in a version of a model, or in a directory whose name is nearly a version's, with what
 /// makes a program of it.
 pub(super) fn misnamed(model: &Path) -> Option<String> {
-    let names = |folder: &Path| {
-        let mut names: Vec<String> =
-            folder.read_dir().ok()?.flatten().filter_map(|file| file.file_name().into_string().ok()).collect();
-        names.sort_unstable();
-        Some(names)
-    };
-    names(model)?.into_iter().find_map(|folder| {
-        let program = names(&model.join(&folder))?.into_iter().find(|name| name.ends_with(".onnx"))?;
+    names_in(model)?.into_iter().find_map(|folder| {
+        let program = names_in(&model.join(&folder))?.into_iter().find(|name| name.ends_with(".onnx"))?;
         let advice = match version_number(&folder) {
             Some(_) => "give the file's name as default_model_filename in config.pbtxt, or rename it",
             None => "versions are numbers from 1, without zeros in front",
@@ -66,9 +60,6 @@ pub fn emptiness(repository: &Path) -> String {
 
 /// Returns what lies where a program was looked for, and what makes one of it.
 pub(super) fn other_program(within: &Path) -> Option<String> {
-    let mut names: Vec<String> =
-        within.read_dir().ok()?.flatten().filter_map(|file| file.file_name().into_string().ok()).collect();
-    names.sort_unstable();
     let advice = |name: &str| {
         Some(match Path::new(name).extension()?.to_str()? {
             "onnx" => "",
@@ -81,7 +72,7 @@ pub(super) fn other_program(within: &Path) -> Option<String> {
             _ => return None,
         })
     };
-    names.iter().find_map(|name| match advice(name)? {
+    names_in(within)?.iter().find_map(|name| match advice(name)? {
         "" => Some(format!("; found '{name}'")),
         advice => Some(format!("; found '{name}': {advice}")),
     })
@@ -113,6 +104,14 @@ pub(super) fn misplaced(directory: &Path) -> Option<String> {
          weights if it has any",
         expected.display()
     ))
+}
+
+/// Returns the names of files and folders in a directory, in order; `None` if it cannot be read.
+fn names_in(directory: &Path) -> Option<Vec<String>> {
+    let found = directory.read_dir().ok()?.flatten();
+    let mut names: Vec<String> = found.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort_unstable();
+    Some(names)
 }
 
 /// Returns whether a directory is certainly that of one model, and not a repository of models.

@@ -42,8 +42,8 @@ async fn missing_pieces_are_named() {
         assert!(refusal.contains(&advice), "{refusal}");
     }
     let refusal = reason(&[("m/1/model.plan", "")]).await;
-    let advice = "m/1/model.onnx; found 'model.plan': an engine of TensorRT is not portable: serve the ONNX file that it \
-                  was made of";
+    let advice = "m/1/model.onnx; found 'model.plan': an engine of TensorRT is not portable: serve the ONNX file that \
+                  it was made of";
     assert!(refusal.contains("no program ") && refusal.ends_with(advice), "{refusal}");
     let refusal = reason(&[("m/model.pt", "")]).await;
     assert!(refusal.ends_with("; found 'model.pt': export the model with torch.onnx.export"), "{refusal}");

@@ -117,7 +117,7 @@ pub(super) fn commit(
 pub(super) fn refused(error: ort::Error) -> EngineError {
     let message = error.message();
     let advice = if message.contains(NO_LOCALE) {
-        ": install the locale that the graph names, en_US.UTF-8 by default (on Debian the package locales, then localedef)"
+        ": install the locale that the graph names, en_US.UTF-8 by default (on Debian: package locales, localedef)"
     } else {
         ""
     };

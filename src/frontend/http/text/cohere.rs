@@ -110,8 +110,9 @@ async fn answer(api: &Api, request: Request) -> Result<Response, Fault> {
     span::asked(&received.span, &version.spec().name, "", "");
     let prompt = prompt.iter().find(|name| has_prompt(&version, name)).map(|name| (*name).to_owned());
     let treatment = Treatment { list, prompt, truncate, dimensions, ..Treatment::default() };
-    let items = texts.iter().map(|text| Item::Text(text.clone())).collect();
+    // The answer has the texts too.
     received.reserve(texts.iter().map(|text| size_of::<Item>() + text.len()).sum()).await?;
+    let items = texts.iter().map(|text| Item::Text(text.clone())).collect();
     let rows = run::run(api, &mut received, &version, Wanted::Vectors, (items, treatment)).await?;
     let tokens: u64 = rows.iter().map(|row| row.tokens).sum();
     let elements =
