@@ -1,18 +1,23 @@
 //! Measures the cells of a version, and serves it with the batch sizes and latencies of its profile.
 //!
+//! Without a profile, a short trial at load says how many rows are enough for chains that run several steps at a time.
+//!
 //! A cell is measured as a model of its own, each of whose requests is a single node: what the node reads comes with
 //! the request. Its tasks gather, run and split as those of the version do.
+
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
 use super::{
-    LoadAttempt, LoadRequest, PoolLoader, UnfoldRequest, cells,
+    LoadAttempt, LoadRequest, PoolLoader, TrialLimits, UnfoldRequest, cells,
     profiling::{Subject, Trials, key},
     warmup::{OPEN_LENGTH, random_inputs},
 };
 use crate::{
+    batching::{Ns, Policy},
     engine::EngineError,
-    executor::{CellPrograms, InputTensor, StagePrograms},
+    executor::{CellPrograms, InputTensor, StagePrograms, WarmUp},
     model::{
         ModelSpec, SymbolId, TensorSpec, element_count,
         unfold::{CellSpec, Emit, Emitted, NodeType, Nodes, Segment, Source, Tensor, Unfolding, Which},
@@ -29,6 +34,16 @@ const LENGTHS: [u32; 3] = [16, 64, 256];
 
 /// Steps of tasks that run several.
 const STEPS: [u32; 4] = [1, 4, 16, 64];
+
+/// The trial at load: tasks of this many steps, from this many rows on, each run so often. Twice the rows must spare
+/// this share of the time of a row, or they only make the steps of all longer.
+const TRIAL_STEPS: u32 = 4;
+const TRIAL_ROWS: u32 = 8;
+const TRIAL_RUNS: usize = 3;
+const LEAST_GAIN: f64 = 0.1;
+
+/// Larger batches are not tried after this time.
+const TRIAL_TIME: Duration = Duration::from_millis(250);
 
 /// What the value of an input follows from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +119,62 @@ impl PoolLoader {
         );
         advised.unfold = Some(sized);
         Some(advised)
+    }
+
+    /// Bounds the batches of chains that run several steps at a time, where neither the configuration nor a profile
+    /// does: to the rows from which more gain little on this machine. Those who come later then wait in the queue, and
+    /// requests of many steps do not wait at each step for all others (`docs/cells.md`).
+    pub(super) fn bound_batches(
+        &self,
+        request: &mut LoadRequest,
+        unfold: &UnfoldRequest,
+        programs: &StagePrograms,
+        attempt: &LoadAttempt,
+    ) {
+        let is_on_cards = self.pool.has_cards() && request.placement.may_need_cards();
+        let (Policy::Cellular(knobs), Some(cells)) = (&request.knobs.policy, programs.cells()) else { return };
+        if knobs.paper || is_on_cards {
+            return;
+        }
+        let bounds: Vec<Option<u32>> = unfold
+            .cells
+            .iter()
+            .zip(&knobs.cells)
+            .enumerate()
+            .map(|(number, (cell, knobs))| {
+                let chunks = knobs.chunks.filter(|_| cell.batch_sizes.is_none())?;
+                let most = (cell.max_rows(), chunks.most_row_steps);
+                let lone = LoneCell::new(request, cells, number, most).ok()?;
+                self.try_batches(&lone, cell.max_rows(), self.trial_limits(request), attempt)
+            })
+            .collect();
+        let Policy::Cellular(knobs) = &mut request.knobs.policy else { return };
+        for (cell, bound) in knobs.cells.iter_mut().zip(bounds) {
+            cell.max_rows = bound.unwrap_or(cell.max_rows);
+            cell.min_followup = cell.min_followup.min(cell.max_rows);
+        }
+    }
+
+    /// Runs tasks of a cell until [`enough_rows`] knows; `None` if they cannot be run.
+    fn try_batches(&self, lone: &LoneCell, most: u32, limits: TrialLimits, attempt: &LoadAttempt) -> Option<u32> {
+        let began = Instant::now();
+        let ns_a_row = |rows: u32| -> Option<f64> {
+            if rows > TRIAL_ROWS && began.elapsed() > TRIAL_TIME {
+                return None;
+            }
+            let inputs = lone.inputs(Size { rows, length: TRIAL_STEPS }).ok()?;
+            let run = |_| {
+                let ran = attempt.trial(limits, |stop| {
+                    let batch = WarmUp { rows, inputs: &inputs, program_inputs: &[], stop };
+                    self.pool.warm_up(&lone.spec, &lone.programs, batch)
+                });
+                ran.ok().map(|took_ns| took_ns.into_iter().sum::<Ns>())
+            };
+            // Others may run beside the load; the shortest run says most of the program.
+            let took_ns: Vec<Ns> = (0..TRIAL_RUNS).map(run).collect::<Option<_>>()?;
+            took_ns.into_iter().min().map(|ns| ns as f64 / f64::from(rows))
+        };
+        enough_rows(most, ns_a_row)
     }
 
     /// Measures each cell of a version. The cells share the budget equally.
@@ -255,6 +326,19 @@ fn named(segment: &Segment, unfolding: &Unfolding) -> CellSegment {
     }
 }
 
+/// Returns the fewest rows whose double would spare too little of the time of a row, up to `most`. `ns_a_row` returns
+/// that time, or `None` if it is not known; `None` if it knows none.
+fn enough_rows(most: u32, mut ns_a_row: impl FnMut(u32) -> Option<f64>) -> Option<u32> {
+    let mut rows = TRIAL_ROWS.min(most);
+    let mut least_ns = ns_a_row(rows)?;
+    while rows < most {
+        let twice = rows.saturating_mul(2).min(most);
+        let Some(ns) = ns_a_row(twice).filter(|ns| *ns <= (1.0 - LEAST_GAIN) * least_ns) else { break };
+        (rows, least_ns) = (twice, ns);
+    }
+    Some(rows)
+}
+
 /// Returns the different ones of some values, in their order.
 fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     values.into_iter().fold(Vec::new(), |mut distinct, value| {
@@ -263,4 +347,24 @@ fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
         }
         distinct
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_enough_where_twice_as_many_spare_little() {
+        // Microseconds of tasks of 4 steps, of layers of widths 64, 512 and 1,024 on one core.
+        let enough = |most: u32, us: [f64; 4]| {
+            enough_rows(most, |rows| Some(us[(rows.next_power_of_two().max(8) / 8).ilog2() as usize] / f64::from(rows)))
+        };
+        assert_eq!(enough(64, [80.3, 130.6, 189.5, 296.5]), Some(64));
+        assert_eq!(enough(64, [745.3, 1491.0, 2807.7, 5646.6]), Some(8));
+        assert_eq!(enough(64, [3683.3, 6508.3, 12375.4, 24112.6]), Some(16));
+        assert_eq!(enough(4, [40.0; 4]), Some(4), "never more than the configuration allows");
+        assert_eq!(enough(48, [80.3, 130.6, 189.5, 250.0]), Some(48));
+        assert_eq!(enough_rows(64, |rows| (rows <= 8).then_some(1.0)), Some(8), "larger ones were not tried");
+        assert_eq!(enough_rows(64, |_| None), None);
+    }
 }

@@ -159,7 +159,11 @@ impl PoolLoader {
         let (opener, limits) = (self.opener(attempt), self.trial_limits(&request));
         // Cells change `request.knobs`, which the pool takes below.
         let programs = match request.unfold.take() {
-            Some(unfold) => cells::compile(&self.pool, &opener, limits, &mut request, &unfold)?,
+            Some(unfold) => {
+                let programs = cells::compile(&self.pool, &opener, limits, &mut request, &unfold)?;
+                self.bound_batches(&mut request, &unfold, &programs, attempt);
+                programs
+            }
             None => self.compile(&request, &opener)?,
         };
         // Before warm-up, where a padding value that is no valid index would fail with a less clear message.

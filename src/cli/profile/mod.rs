@@ -128,6 +128,9 @@ struct Report<'a> {
     profile: &'a Profile,
     findings: Option<Findings>,
     choice: Option<Choice>,
+    /// Why a server does not use the profile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_used: Option<String>,
 }
 
 /// Runs the subcommand: measures, stores the profile and prints to standard output.
@@ -178,7 +181,7 @@ fn print(args: &ProfileArgs, engines: Engines, out: &mut dyn Write, width: Optio
     let file = store.write(&key, &profile)?;
     let (findings, choice) = (Findings::of(&profile), choose(&profile, request.fixed_stages()));
     if args.json {
-        let report = Report { file: &file, key: &key, profile: &profile, findings, choice };
+        let report = Report { file: &file, key: &key, profile: &profile, findings, choice, not_used: profile.doubt() };
         serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from)?;
         writeln!(out)?;
     } else {

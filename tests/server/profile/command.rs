@@ -20,14 +20,20 @@ use crate::profile::rig::{Place, text};
 
 /// Returns the command's output for a model; `None` if ONNX Runtime is not installed.
 pub(super) fn printed(place: &Place, model: &str, json: bool) -> Option<Result<String, ProfileError>> {
-    printed_of(place, model, json, 2)
+    // Ends earlier if all sizes are measured well enough. A busy machine has time for each size at least.
+    printed_of(place, model, json, 2, 10)
 }
 
-fn printed_of(place: &Place, model: &str, json: bool, cpu_lanes: u16) -> Option<Result<String, ProfileError>> {
+fn printed_of(
+    place: &Place,
+    model: &str,
+    json: bool,
+    cpu_lanes: u16,
+    budget_s: u64,
+) -> Option<Result<String, ProfileError>> {
     let args = ProfileArgs {
         model: ModelArgs::of(place.repository(), model),
-        // Ends earlier if all sizes are measured well enough. A busy machine has time for each size at least.
-        budget_s: 10,
+        budget_s,
         profile_directory: Some(place.profiles()),
         plots: PlotArgs { svg: Some(plot(place)) },
         cut: Cutting::default(),
@@ -83,6 +89,20 @@ fn a_profile_is_printed_and_kept() {
 }
 
 #[test]
+fn a_profile_that_a_server_does_not_use_is_printed_as_such() {
+    let place = Place::new();
+    place.add("mobilenet", "max_batch_size: 2\n", &zoo::mobilenet(Width::QUARTER).expect("it is sound"));
+    // Without time each size runs once.
+    let Some(shown) = printed_of(&place, "mobilenet", false, 1, 0) else { return };
+    let shown = shown.expect("it is measured");
+    let last = shown.lines().last().expect("it has lines");
+    assert!(last.starts_with("a server does not use it: of its 2 sizes 2 ran only once. Measure again"), "{shown}");
+    let json = printed_of(&place, "mobilenet", true, 1, 0).expect("there is a runtime").expect("it is measured");
+    let value: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
+    assert_eq!(value["not_used"], "of its 2 sizes 2 ran only once");
+}
+
+#[test]
 fn inputs_that_vary_and_are_not_padded_are_named_with_their_length() {
     let place = Place::new();
     let varies = [PortDim::from("batch"), PortDim::from("n")];
@@ -109,7 +129,7 @@ fn lanes_are_measured_side_by_side() {
     let place = Place::new();
     place.add("mobilenet", "max_batch_size: 2\n", &zoo::mobilenet(Width::QUARTER).expect("it is sound"));
     let report = |cpu_lanes| -> Option<serde_json::Value> {
-        let json = printed_of(&place, "mobilenet", true, cpu_lanes)?.expect("it is measured");
+        let json = printed_of(&place, "mobilenet", true, cpu_lanes, 10)?.expect("it is measured");
         Some(serde_json::from_str(&json).expect("it is JSON"))
     };
     let Some(alone) = report(1) else { return };
