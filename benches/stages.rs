@@ -8,16 +8,14 @@ use std::{hint::black_box, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use paternoster::{
-    batching::{Knobs, Policy, WindowKnobs},
-    engine::{
-        Batch, BatchInput, BatchOutput, EngineError, Execution, Program, ProgramPort,
-        onnxruntime::{OnnxProgram, Runtime, RuntimeOptions},
-    },
-    executor::{InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, StagePrograms},
-    model::{DataType, Dims, StageSpec},
-    onnx::build::Graph,
+use paternoster_batching::{Knobs, Policy, WindowKnobs};
+use paternoster_engine::{
+    Batch, BatchInput, BatchOutput, EngineError, Execution, Program, ProgramPort,
+    onnxruntime::{OnnxProgram, Runtime, RuntimeOptions},
 };
+use paternoster_executor::{InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, StagePrograms};
+use paternoster_model::{DataType, Dims, StageSpec};
+use paternoster_onnx::build::Graph;
 use paternoster_testing::chain;
 
 /// Values of a row: a token of a small language model.

@@ -25,29 +25,3 @@ pub mod wire;
 pub mod repository;
 
 pub mod profile;
-
-#[doc(no_inline)]
-pub use paternoster_batching::{self as batching, router};
-#[doc(no_inline)]
-pub use paternoster_device as device;
-#[doc(no_inline)]
-pub use paternoster_engine as engine;
-#[doc(no_inline)]
-pub use paternoster_executor as executor;
-#[cfg(feature = "image")]
-#[doc(no_inline)]
-pub use paternoster_image as image;
-#[cfg(feature = "tools")]
-#[doc(no_inline)]
-pub use paternoster_lab::{report, simulate, workload};
-#[doc(no_inline)]
-pub use paternoster_model as model;
-#[doc(no_inline)]
-pub use paternoster_observe::{self as observe, budget};
-#[doc(no_inline)]
-pub use paternoster_onnx as onnx;
-#[doc(no_inline)]
-pub use paternoster_pipeline as pipeline;
-#[cfg(feature = "text")]
-#[doc(no_inline)]
-pub use paternoster_text as text;

@@ -5,19 +5,17 @@ use std::fs;
 
 use allocation_counter::{AllocationInfo, measure};
 use bytes::Bytes;
-use paternoster::{
-    executor::{OutputTensor, Response},
-    model::{DataType, Dims, ModelSpec, TensorSpec},
-    wire::{
-        Decoded, SharedMemory,
-        decode::decode,
-        encode::encode,
-        pb::{
-            InferTensorContents, ModelInferRequest,
-            model_infer_request::{InferInputTensor, InferRequestedOutputTensor},
-        },
+use paternoster::wire::{
+    Decoded, SharedMemory,
+    decode::decode,
+    encode::encode,
+    pb::{
+        InferTensorContents, ModelInferRequest,
+        model_infer_request::{InferInputTensor, InferRequestedOutputTensor},
     },
 };
+use paternoster_executor::{OutputTensor, Response};
+use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
 use prost::Message;
 
 /// Maximum bytes allocated for each byte of a message. A varint of one byte becomes an INT64, and an error's text may

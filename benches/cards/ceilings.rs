@@ -2,16 +2,14 @@
 
 use std::{fmt, rc::Rc, time::Duration};
 
-use paternoster::{
-    device::{
-        DeviceError,
-        cuda::{
-            Cuda, Element,
-            products::{MatrixProduct, Multiplication, Operand, WORKSPACE_BYTES},
-        },
+use paternoster_device::{
+    DeviceError,
+    cuda::{
+        Cuda, Element,
+        products::{MatrixProduct, Multiplication, Operand, WORKSPACE_BYTES},
     },
-    engine::Precision,
 };
+use paternoster_engine::Precision;
 use serde::Serialize;
 
 use crate::{STREAM, timing};

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use paternoster::onnx::{
+use paternoster_onnx::{
     Model,
     zoo::{self, Width},
 };

@@ -23,7 +23,7 @@ use std::{
 };
 
 use clap::Parser;
-use paternoster::device::{
+use paternoster_device::{
     Operation, StreamId,
     cuda::{
         Compiler, CompletionListener, Cuda, CudaOptions, cards,

@@ -2,13 +2,11 @@
 
 use std::error::Error;
 
-use paternoster::{
-    model::{DataType, TensorSpec},
-    onnx::{
-        Model, Port, PortDim, Signature,
-        weights::Seeded,
-        zoo::{self, Width, cells},
-    },
+use paternoster_model::{DataType, TensorSpec};
+use paternoster_onnx::{
+    Model, Port, PortDim, Signature,
+    weights::Seeded,
+    zoo::{self, Width, cells},
 };
 
 /// Rows of a batch of cells, of texts and of images.

@@ -2,17 +2,15 @@
 
 use std::{error::Error, sync::Arc};
 
-use paternoster::{
-    batching::Lengths,
-    engine::{
-        Batch, EngineError, Execution, Precision, Program,
-        cuda::{OnCard, Plan},
-    },
-    executor::StagePrograms,
-    model::{ModelSpec, StagePlan, SymbolId, TensorSpec},
-    onnx::{Model, Port, PortDim, Signature},
-    repository::{StageCuts, StageRequest, cut_into_stages},
+use paternoster::repository::{StageCuts, StageRequest, cut_into_stages};
+use paternoster_batching::Lengths;
+use paternoster_engine::{
+    Batch, EngineError, Execution, Precision, Program,
+    cuda::{OnCard, Plan},
 };
+use paternoster_executor::StagePrograms;
+use paternoster_model::{ModelSpec, StagePlan, SymbolId, TensorSpec};
+use paternoster_onnx::{Model, Port, PortDim, Signature};
 
 /// What runs on the CPU of a program that is measured on a card.
 struct Nothing;

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use paternoster::{engine::Precision, profile::Point};
+use paternoster::profile::Point;
+use paternoster_engine::Precision;
 use serde::Serialize;
 
 use crate::{ceilings::Ceilings, staged::StagedTimes, steps::Step};

@@ -2,15 +2,13 @@
 
 use std::{error::Error, rc::Rc, time::Duration};
 
-use paternoster::{
-    device::{
-        DeviceError,
-        cuda::{Cuda, Graph},
-    },
-    engine::{
-        Precision, RunParameters,
-        cuda::{Loaded, Plan, Workspace},
-    },
+use paternoster_device::{
+    DeviceError,
+    cuda::{Cuda, Graph},
+};
+use paternoster_engine::{
+    Precision, RunParameters,
+    cuda::{Loaded, Plan, Workspace},
 };
 use serde::Serialize;
 

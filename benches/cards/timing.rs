@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use paternoster::device::{
+use paternoster_device::{
     Device, DeviceError, Ticket,
     cuda::{Cuda, CudaWork, Graph},
 };

@@ -4,12 +4,10 @@
 use std::{error::Error, path::Path, time::Duration};
 
 use axum::{Router, extract::DefaultBodyLimit, routing::post};
-use paternoster::{
-    model::DataType,
-    observe::machine,
-    onnx::{PortDim, zoo},
-    report::{self, Latencies},
-};
+use paternoster_lab::report::{self, Latencies};
+use paternoster_model::DataType;
+use paternoster_observe::machine;
+use paternoster_onnx::{PortDim, zoo};
 
 use crate::{
     CONCURRENCIES,

@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use paternoster::report::Latencies;
+use paternoster_lab::report::Latencies;
 
 use crate::{
     client::{Client, Failure, Model, Protocol},

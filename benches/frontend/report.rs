@@ -2,10 +2,8 @@
 
 use std::{error::Error, path::Path};
 
-use paternoster::{
-    observe::machine,
-    report::{self, plot::Bars},
-};
+use paternoster_lab::report::{self, plot::Bars};
+use paternoster_observe::machine;
 
 use crate::{CONCURRENCIES, load::Point, servers::Kind};
 

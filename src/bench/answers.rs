@@ -9,11 +9,10 @@ use std::{
     },
 };
 
-use crate::{
-    bench::{Answer, Target, samples::Sample, target::PendingAnswer},
-    executor::OutputTensor,
-    model::{CorrelationId, DataType, InSequence},
-};
+use paternoster_executor::OutputTensor;
+use paternoster_model::{CorrelationId, DataType, InSequence};
+
+use crate::bench::{Answer, Target, samples::Sample, target::PendingAnswer};
 
 /// Default tolerance: maximum difference from the reference answer, relative to the root mean square of the output.
 const TOLERANCE: f64 = 1e-4;
@@ -188,9 +187,9 @@ fn floats(datatype: DataType, data: &[u8]) -> Option<Box<dyn Iterator<Item = f64
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use paternoster_model::Dims;
 
     use super::*;
-    use crate::model::Dims;
 
     fn floats_of(values: &[f32]) -> OutputTensor {
         let data = Bytes::from(values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>());

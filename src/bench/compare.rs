@@ -2,13 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{
-    bench::{
-        Meter, Target,
-        answers::Work,
-        load::{self, Figures, Load, Timing},
-    },
-    workload::Arrivals,
+use paternoster_lab::workload::Arrivals;
+
+use crate::bench::{
+    Meter, Target,
+    answers::Work,
+    load::{self, Figures, Load, Timing},
 };
 
 /// A loaded policy, with the name that tables show.

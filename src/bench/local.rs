@@ -11,13 +11,13 @@ use std::{
     },
 };
 
+use paternoster_batching::knob::Whole;
+use paternoster_engine::{Engines, LibraryError};
+use paternoster_executor::{Pool, PoolOptions};
 use tempfile::TempDir;
 
 use crate::{
-    batching::knob::Whole,
     bench::Target,
-    engine::{Engines, LibraryError},
-    executor::{Pool, PoolOptions},
     profile::Store,
     repository::{
         ControlError, Options, Overrides, PoolLoader, Repository, ResolveError, StartError,
@@ -331,11 +331,10 @@ fn names(repository: &Path) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use paternoster_batching::PolicyKind;
+
     use super::*;
-    use crate::{
-        batching::PolicyKind,
-        repository::config::{pb, settings::Pad, values::Parsed},
-    };
+    use crate::repository::config::{pb, settings::Pad, values::Parsed};
 
     fn knob(settings: &Settings, key: &str) -> Option<String> {
         settings.shown().parameters.get(key).map(|parameter| parameter.string_value.clone())

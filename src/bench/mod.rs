@@ -3,7 +3,7 @@
 //! Contains the generated requests and their reference answers ([`samples`], [`answers`]), the targets ([`Target`]: a
 //! model in this process, or a server over gRPC), open and closed loops ([`load`]), and comparisons of several policies
 //! ([`compare`], [`local`], [`sweep`]). Output belongs to the command line, and arrival processes to
-//! [`crate::workload`].
+//! [`paternoster_lab::workload`].
 
 pub mod answers;
 pub mod compare;

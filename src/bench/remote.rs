@@ -5,6 +5,8 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
+use paternoster_executor::OutputTensor;
+use paternoster_model::{CorrelationId, DataType, Dims, InSequence};
 use tonic::{
     Code, Status,
     transport::{Channel, Endpoint},
@@ -15,8 +17,6 @@ use crate::{
         Answer,
         samples::{Port, Ports, Sample},
     },
-    executor::OutputTensor,
-    model::{CorrelationId, DataType, Dims, InSequence},
     repository::config::pb::model_config::SchedulingChoice,
     wire::{
         decode::EMPTY_FINAL_RESPONSE,

@@ -3,14 +3,12 @@
 use std::collections::{BTreeMap, HashSet};
 
 use bytes::Bytes;
+use paternoster_executor::InputTensor;
+use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec, element_count};
 use rand::RngExt;
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 
 use super::sizes::{Size, Sizes};
-use crate::{
-    executor::InputTensor,
-    model::{DataType, Dims, ModelSpec, TensorSpec, element_count},
-};
 
 /// Number of times a duplicate request is redrawn before it is accepted. Duplicates can be unavoidable: a BOOL has only
 /// two values.
@@ -365,8 +363,9 @@ fn key(sample: &Sample) -> Vec<(Dims, Bytes)> {
 
 #[cfg(test)]
 mod tests {
+    use paternoster_lab::workload::{Lengths, Trees};
+
     use super::*;
-    use crate::workload::{Lengths, Trees};
 
     fn port(name: &str, datatype: DataType, dims: &[i64]) -> Port {
         Port { name: name.to_owned(), datatype, dims: Dims::from_slice(dims), optional: false }

@@ -1,9 +1,7 @@
 //! Size distributions of requests.
 
-use crate::{
-    model::{DataType, unfold::Topology},
-    workload::{Lengths, Trees},
-};
+use paternoster_lab::workload::{Lengths, Trees};
+use paternoster_model::{DataType, unfold::Topology};
 
 /// A size distribution.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,14 +2,13 @@
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
-use crate::{
-    bench::{
-        Remote,
-        samples::{Ports, Sample},
-    },
-    executor::{InferRequest, OutputTensor},
-    model::InSequence,
-    pipeline::Servable,
+use paternoster_executor::{InferRequest, OutputTensor};
+use paternoster_model::InSequence;
+use paternoster_pipeline::Servable;
+
+use crate::bench::{
+    Remote,
+    samples::{Ports, Sample},
 };
 
 /// Outputs in the model's order.

@@ -9,6 +9,12 @@ use std::{
 };
 
 use bytes::Bytes;
+use paternoster_batching::{Knobs, Policy, WindowKnobs};
+use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program};
+use paternoster_executor::{ModelHandle, Pool, PoolOptions};
+use paternoster_lab::workload::Arrivals;
+use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
+use paternoster_pipeline::Servable;
 
 use super::{
     Meter, Target,
@@ -16,14 +22,6 @@ use super::{
     compare::{self, Subject},
     load::{self, Figures, Load, Timing},
     samples::{Ports, Recipe},
-};
-use crate::{
-    batching::{Knobs, Policy, WindowKnobs},
-    engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program},
-    executor::{ModelHandle, Pool, PoolOptions},
-    model::{DataType, Dims, ModelSpec, TensorSpec},
-    pipeline::Servable,
-    workload::Arrivals,
 };
 
 const RIGHT: u8 = 0;

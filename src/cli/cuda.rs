@@ -3,19 +3,17 @@
 use std::{fmt::Display, path::PathBuf};
 
 use clap::Args;
+use paternoster_device::cuda::{
+    Compiler,
+    cards::{self, Card},
+    libraries::{self, Loaded},
+};
+use paternoster_executor::{CardsOptions, Pool};
+use paternoster_observe::WatchedCards;
 use tracing::{info, warn};
 
 use super::flags::boolean;
-use crate::{
-    device::cuda::{
-        Compiler,
-        cards::{self, Card},
-        libraries::{self, Loaded},
-    },
-    executor::{CardsOptions, Pool},
-    observe::WatchedCards,
-    profile::default_directory,
-};
+use crate::profile::default_directory;
 
 /// Tasks on a stream at once, if some are launched ahead.
 const DEPTH: u16 = 2;

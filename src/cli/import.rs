@@ -7,14 +7,13 @@ use std::{
     sync::Arc,
 };
 
-use crate::{
-    engine::{
-        Engines,
-        onnxruntime::{Runtime, RuntimeOptions},
-    },
-    executor::{Pool, PoolOptions},
-    repository::{Imported, PoolLoader, import},
+use paternoster_engine::{
+    Engines,
+    onnxruntime::{Runtime, RuntimeOptions},
 };
+use paternoster_executor::{Pool, PoolOptions};
+
+use crate::repository::{Imported, PoolLoader, import};
 
 /// Write a model directory from one of Hugging Face or sentence-transformers
 ///

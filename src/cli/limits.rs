@@ -1,12 +1,9 @@
 //! Flags that limit what clients may use, and the budgets derived from them and from the machine.
 
 use clap::Args;
+use paternoster_observe::budget::{Budget, Budgets, DEFAULT_REQUESTS};
 
-use crate::{
-    budget::{Budget, Budgets, DEFAULT_REQUESTS},
-    frontend::ClientLimit,
-    observe,
-};
+use crate::frontend::ClientLimit;
 
 /// Memory of the machine if it is unknown.
 const FALLBACK_MEMORY_BYTES: u64 = 4 << 30;
@@ -75,8 +72,8 @@ const MOST: u64 = 1 << 62;
 /// # Errors
 /// Fails if the connections that the flags allow may need more files than this process may open.
 pub(super) fn budgets(args: &LimitArgs) -> Result<Budgets, String> {
-    let memory = || observe::memory_bytes().unwrap_or(FALLBACK_MEMORY_BYTES);
-    let (grpc, http) = connections(args, observe::open_files_limit().unwrap_or(FALLBACK_FILES))?;
+    let memory = || paternoster_observe::memory_bytes().unwrap_or(FALLBACK_MEMORY_BYTES);
+    let (grpc, http) = connections(args, paternoster_observe::open_files_limit().unwrap_or(FALLBACK_FILES))?;
     Ok(Budgets {
         bytes: Budget::of_bytes(or(args.pending_bytes, || pending_bytes(memory()))),
         requests: Budget::of(or(args.pending_requests, || 1)),
@@ -164,12 +161,12 @@ mod tests {
     fn without_flags_the_machine_decides() {
         let budgets = budgets(&serve(&[]).limits).expect("there are files for the defaults");
         assert_eq!(budgets.requests.capacity(), DEFAULT_REQUESTS);
-        let memory = observe::memory_bytes().expect("Linux") as usize;
+        let memory = paternoster_observe::memory_bytes().expect("Linux") as usize;
         assert_eq!(
             (budgets.bytes.capacity(), budgets.sent_model_bytes.capacity()),
             ((memory - (256 << 20)) / 2, memory / 4)
         );
-        let files = observe::open_files_limit().expect("Linux") as usize;
+        let files = paternoster_observe::open_files_limit().expect("Linux") as usize;
         let connections = budgets.grpc_connections.capacity() + 2 * budgets.http_connections.capacity();
         assert!(connections < files, "{connections} connections with {files} files leave some for models");
     }

@@ -48,19 +48,19 @@ use std::{
     io::{self, Write},
 };
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
-
-use crate::{engine::onnxruntime, repository};
-
 pub use auto::AutoArgs;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
 pub use cuda::{CudaArgs, DeviceChoice};
 pub use flags::{
     BackendSetting, CacheSetting, Compression, Conflict, ControlMode, DeviceArgs, GrpcArgs, HttpArgs, IsolateModelLoad,
     LifeArgs, LogArgs, MetricsSetting, RateArgs, RateLimit, RepositoryArgs, ResourceFlag, ServeArgs, TraceArgs,
 };
 pub use limits::LimitArgs;
+use paternoster_engine::onnxruntime;
 pub use recording::{RecordArgs, UnwritableTimeline};
 pub use tritonserver::{IGNORED, Ignored};
+
+use crate::repository;
 
 /// Inference server whose batches let requests board and leave while they run
 #[derive(Debug, Parser)]

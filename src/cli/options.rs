@@ -2,6 +2,14 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use paternoster_engine::{
+    onnxruntime::RuntimeOptions,
+    openvino::{OpenVino, OpenVinoOptions},
+};
+use paternoster_executor::{BacklogLimits, PoolOptions};
+use paternoster_observe::{LogOptions, RequestBudgets, budget::Budgets, memory_bytes};
+use paternoster_pipeline::ResponseCache;
+
 use super::{
     OPEN_ALONE,
     flags::{
@@ -9,19 +17,11 @@ use super::{
     },
 };
 use crate::{
-    budget::Budgets,
-    engine::{
-        onnxruntime::RuntimeOptions,
-        openvino::{OpenVino, OpenVinoOptions},
-    },
-    executor::{BacklogLimits, PoolOptions},
     frontend::{
         RestrictedProtocol, RestrictionError,
         grpc::{CompressionLevel, ConnectionLimits, GrpcConfig, MessageLimits},
         http::HttpConfig,
     },
-    observe::{LogOptions, RequestBudgets, memory_bytes},
-    pipeline::ResponseCache,
     repository::{self, Isolation, IsolationScope, ResidencyOptions, StartCache},
 };
 

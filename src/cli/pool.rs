@@ -2,16 +2,14 @@
 
 use std::{io, sync::Arc, time::Instant};
 
+use paternoster_batching::ResourceAmount;
+use paternoster_engine::{Engines, onnxruntime::Runtime};
+use paternoster_executor::{BacklogLimits, Pool, PoolOptions};
+use paternoster_observe::budget::Budget;
 use tracing::{info, warn};
 
 use super::{CudaArgs, DeviceArgs, options, recording::TimelineRecording, server::StartedPool};
-use crate::{
-    batching::ResourceAmount,
-    budget::Budget,
-    engine::{Engines, onnxruntime::Runtime},
-    executor::{BacklogLimits, Pool, PoolOptions},
-    repository::PoolLoader,
-};
+use crate::repository::PoolLoader;
 
 /// Starts the executor pool on the CPU and the cards, and returns it with a loader, configured by `set_up`.
 ///

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::observe::timeline::Timeline;
+use paternoster_observe::timeline::Timeline;
 
 /// Most events that can be kept, about 400 MB.
 const MOST_EVENTS: i64 = 10_000_000;
@@ -77,10 +77,10 @@ fn write(file: &Path, content: impl FnOnce(&mut BufWriter<File>) -> io::Result<(
 mod tests {
     use std::fs;
 
+    use paternoster_observe::timeline::Picture;
     use tempfile::TempDir;
 
     use super::*;
-    use crate::observe::timeline::Picture;
 
     fn recording(file: Option<PathBuf>) -> Result<TimelineRecording, UnwritableTimeline> {
         TimelineRecording::start(&RecordArgs { file, events: 10 })

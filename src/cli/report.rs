@@ -7,16 +7,14 @@ use std::{
     sync::Arc,
 };
 
+use paternoster_observe::LogFormat;
 use tracing::{info, warn};
 
 use super::{
     LogArgs,
     table::{Table, terminal_width},
 };
-use crate::{
-    observe::LogFormat,
-    repository::{IndexEntry, ModelVersion, Repository, emptiness},
-};
+use crate::repository::{IndexEntry, ModelVersion, Repository, emptiness};
 
 /// Letters of the longest reason in the table: with it, the table of usual names fits a terminal of 80 columns.
 const REASON_LETTERS: usize = 36;

@@ -3,6 +3,8 @@
 use std::{io, num::NonZero, sync::Arc, thread};
 
 use parking_lot::Mutex;
+use paternoster_executor::Pool;
+use paternoster_observe::{LogStartError, Logging, budget::Budgets};
 use tokio::{
     runtime,
     signal::unix::{Signal, SignalKind, signal},
@@ -17,13 +19,7 @@ use super::{
     recording::{TimelineRecording, UnwritableTimeline},
     server::{Ending, Server, StartError, StartedPool},
 };
-use crate::{
-    budget::Budgets,
-    executor::Pool,
-    frontend::Certificates,
-    observe::{LogStartError, Logging},
-    repository::Startup,
-};
+use crate::{frontend::Certificates, repository::Startup};
 
 /// Why the process ends without having served.
 #[derive(Debug, thiserror::Error)]

@@ -5,18 +5,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use paternoster_onnx::{
+    SealedModel,
+    cut::{CutError, Cuts, LegalCut, StageGraph, cut, legal_cuts, obstacle},
+};
+
 use super::{
     model_args::ModelArgs,
     ranges,
     table::{Table, terminal_width},
 };
-use crate::{
-    onnx::{
-        self, SealedModel,
-        cut::{CutError, Cuts, LegalCut, StageGraph, cut, legal_cuts, obstacle},
-    },
-    profile::{Profile, ProfileFileError},
-};
+use crate::profile::{Profile, ProfileFileError};
 
 /// File name of the program in a version directory.
 pub(super) const PROGRAM: &str = "model.onnx";
@@ -60,7 +59,7 @@ pub enum SliceError {
     },
     /// The file is not a model.
     #[error(transparent)]
-    Model(#[from] onnx::Error),
+    Model(#[from] paternoster_onnx::Error),
     /// It cannot be cut as requested.
     #[error("cannot cut '{path}': {source}")]
     Cut {
@@ -173,7 +172,7 @@ impl Stage {
     fn new(number: usize, graph: &StageGraph) -> Self {
         let leaves = graph.outputs.iter().filter(|port| port.last_read_in.is_some_and(|reader| reader > number));
         let leaves: Vec<_> = leaves.collect();
-        let bytes = |port: &&onnx::cut::StagePort| {
+        let bytes = |port: &&paternoster_onnx::cut::StagePort| {
             let dims = port.dims.as_deref().unwrap_or_default().iter().skip(1);
             let lengths = dims.map(|dim| if dim.size() < 0 { OPEN_LENGTH } else { dim.size() } as f64);
             lengths.product::<f64>() * port.datatype.size_bytes().unwrap_or(0) as f64
@@ -234,11 +233,12 @@ pub(super) fn latest(model: &Path) -> Option<PathBuf> {
 mod tests {
     use std::fs;
 
-    use super::*;
-    use crate::onnx::{
+    use paternoster_onnx::{
         Model,
         zoo::{self, Width},
     };
+
+    use super::*;
 
     fn shown(model: &Path, stages: Option<u16>, json: bool) -> Result<String, String> {
         let mut out = Vec::new();

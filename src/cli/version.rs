@@ -2,10 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::{
-    device::cuda::libraries::{self, Loaded},
-    engine::{LibraryError, onnxruntime, openvino},
-};
+use paternoster_device::cuda::libraries::{self, Loaded};
+use paternoster_engine::{LibraryError, onnxruntime, openvino};
 
 /// The commit that was built, if build.rs could determine it.
 const COMMIT: Option<&str> = option_env!("PATERNOSTER_COMMIT");

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use paternoster_executor::Responsiveness;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{executor::Responsiveness, repository::Repository};
+use crate::repository::Repository;
 
 /// Readiness of the whole server: every model that should be loaded is loaded and responds, no lane is stuck, no device
 /// is lost, the scheduler has not failed, and no shutdown has started.

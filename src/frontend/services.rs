@@ -3,15 +3,18 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
+use paternoster_executor::{Backlog, Pool};
+use paternoster_observe::{
+    Logging,
+    budget::{Budget, Budgets},
+    trace::Tracer,
+};
 
 use super::{
     Clients, Readiness,
     clients::{Client, Identity},
 };
 use crate::{
-    budget::{Budget, Budgets},
-    executor::{Backlog, Pool},
-    observe::{Logging, trace::Tracer},
     repository::{Caller, ModelVersion, Repository, Requester},
     wire::{
         Decoded, RequestError, SharedMemory, decode,

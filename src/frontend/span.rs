@@ -5,10 +5,10 @@
 
 use std::fmt;
 
+use paternoster_observe::trace::Transport;
 use tracing::{Span, debug, debug_span, field::Empty};
 
 use super::intake::Admitted;
-use crate::observe::trace::Transport;
 
 /// Maximum length of a client's text in a span, in bytes; a request's id may be as long as its message.
 const MOST_TEXT_BYTES: usize = 128;

@@ -2,14 +2,12 @@
 
 use std::{sync::Arc, time::Instant};
 
+use paternoster_executor::{InferError, InputTensor, OutputTensor, Response};
+use paternoster_model::TensorSpec;
+use paternoster_observe::trace::{RequestTrace, TraceHead, TracedRequest, TracedTensor, Transport};
+
 use super::{Services, intake::Admitted};
-use crate::{
-    executor::{InferError, InputTensor, OutputTensor, Response},
-    model::TensorSpec,
-    observe::trace::{RequestTrace, TraceHead, TracedRequest, TracedTensor, Transport},
-    repository::ModelVersion,
-    wire::json,
-};
+use crate::{repository::ModelVersion, wire::json};
 
 /// Maximum text of a tensor's elements in a trace; takes well below a millisecond.
 const MOST_TENSOR_TEXT_BYTES: usize = 16 << 10;

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-
-use crate::executor::{Backlog, BacklogShare, Unread};
+use paternoster_executor::{Backlog, BacklogShare, Unread};
 
 struct Unsent {
     bytes: Bytes,

@@ -1,9 +1,9 @@
 //! The measured cells of a model, and the batch sizes that their times suggest (BatchMaker sections 2.2 and 4.3).
 
+use paternoster_batching::{CostPoint, CostTable};
 use serde::{Deserialize, Serialize};
 
 use super::{CutTable, find::preferred, row_buckets};
-use crate::batching::{CostPoint, CostTable};
 
 /// Largest batch of a cell in rows, as in configurations.
 const MAX_ROWS: u32 = 1 << 16;
@@ -99,8 +99,10 @@ pub fn cell_costs(cells: &[CellTable]) -> CostTable {
 
 #[cfg(test)]
 mod tests {
+    use paternoster_batching::Ns;
+
     use super::*;
-    use crate::{batching::Ns, profile::Point};
+    use crate::profile::Point;
 
     fn times(points: &[(u32, u32, Ns)]) -> CutTable {
         let point = |&(rows, length, us): &(u32, u32, Ns)| Point {

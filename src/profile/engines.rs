@@ -1,8 +1,7 @@
 //! How long the engines of the CPU take for one program, and which of them is the fastest.
 
+use paternoster_batching::Ns;
 use serde::Serialize;
-
-use crate::batching::Ns;
 
 /// A program measured by several engines.
 #[derive(Clone, Debug, PartialEq, Serialize)]

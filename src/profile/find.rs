@@ -1,9 +1,9 @@
 //! Findings from a profile: preferred batch sizes, and which of DVABatch's diversities exist (section 3).
 
+use paternoster_batching::Ns;
 use serde::Serialize;
 
 use super::{CutTable, Point, Profile};
-use crate::batching::Ns;
 
 /// Fraction of the best throughput that makes a batch size preferred; the smallest such size counts (DVABatch section
 /// 7.2).

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use paternoster_batching::Ns;
+
 use super::{
     Size,
     table::{CutTable, Point},
 };
-use crate::batching::Ns;
 
 /// Maximum runs of a size; more would not improve the median.
 const RUNS_MAX: usize = 200;

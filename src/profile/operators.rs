@@ -4,10 +4,10 @@
 //! run each side at its size: a batch that was formed for the first is split for the second, and its first part is done
 //! early. What that gains is weighed against what a boundary costs.
 
+use paternoster_batching::{Ns, OperatorDiversity};
 use serde::Serialize;
 
 use super::{CutTable, find::preferred};
-use crate::batching::{Ns, OperatorDiversity};
 
 /// Cost of a stage boundary per request, beyond the times of the stages themselves: a step of the core and the transfer
 /// to the lane.

@@ -24,7 +24,7 @@ const MAX_BYTES: u64 = 16 << 20;
 pub struct Key {
     /// SHA-256 of the model's file, in hexadecimal digits; for a model of several, of their SHA-256s.
     pub model_sha256: String,
-    /// The device, as described by [`crate::observe::machine`].
+    /// The device, as described by [`paternoster_observe::machine`].
     pub device: String,
     /// The engine, its version and its number of threads.
     pub engine: String,

@@ -1,9 +1,9 @@
 //! The data of a profile.
 
+use paternoster_batching::{CostPoint, CostTable, Ns};
 use serde::{Deserialize, Serialize};
 
 use super::{CellSegment, CellTable};
-use crate::batching::{CostPoint, CostTable, Ns};
 
 /// Measured latencies of a model on a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

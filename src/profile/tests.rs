@@ -1,7 +1,8 @@
 use std::{cell::Cell, fs, time::Duration};
 
+use paternoster_batching::{CostPoint, Ns};
+
 use super::*;
-use crate::batching::{CostPoint, Ns};
 
 const SECOND: Duration = Duration::from_secs(1);
 

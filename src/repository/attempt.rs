@@ -13,13 +13,10 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use paternoster_device::MemoryShortage;
+use paternoster_engine::StopSignal;
+use paternoster_observe::budget::{Budget, Reservation};
 use tokio_util::sync::CancellationToken;
-
-use crate::{
-    budget::{Budget, Reservation},
-    device::MemoryShortage,
-    engine::StopSignal,
-};
 
 /// Time limits of trial runs: warm-up requests, the example request of a model of cells, and runs that are measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

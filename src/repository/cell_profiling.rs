@@ -8,22 +8,20 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use paternoster_batching::{Ns, Policy};
+use paternoster_engine::EngineError;
+use paternoster_executor::{CellPrograms, InputTensor, StagePrograms, WarmUp};
+use paternoster_model::{
+    ModelSpec, SymbolId, TensorSpec, element_count,
+    unfold::{CellSpec, Emit, Emitted, NodeType, Nodes, Segment, Source, Tensor, Unfolding, Which},
+};
 
 use super::{
     LoadAttempt, LoadRequest, PoolLoader, TrialLimits, UnfoldRequest, cells,
     profiling::{Subject, Trials, key},
     warmup::{OPEN_LENGTH, random_inputs},
 };
-use crate::{
-    batching::{Ns, Policy},
-    engine::EngineError,
-    executor::{CellPrograms, InputTensor, StagePrograms, WarmUp},
-    model::{
-        ModelSpec, SymbolId, TensorSpec, element_count,
-        unfold::{CellSpec, Emit, Emitted, NodeType, Nodes, Segment, Source, Tensor, Unfolding, Which},
-    },
-    profile::{CellSegment, CellTable, Chunk, Halt, Key, Profile, Size, cell_costs, sizes},
-};
+use crate::profile::{CellSegment, CellTable, Chunk, Halt, Key, Profile, Size, cell_costs, sizes};
 
 /// Batches are measured up to this size at least, that of BatchMaker's LSTM (section 2.2), to show what larger ones
 /// than configured would gain.

@@ -3,6 +3,15 @@
 use std::{collections::BTreeMap, fmt};
 
 use bytes::Bytes;
+use paternoster_batching::Policy;
+use paternoster_engine::TensorBatch;
+use paternoster_executor::{CellPrograms, InputTensor, Pool, StagePrograms, WarmUp};
+use paternoster_model::{
+    Dims, ModelSpec, SymbolId, TensorSpec, element_count,
+    unfold::{Limit, Nodes, Segment, Unfolding},
+};
+use paternoster_observe::budget::Reservation;
+use paternoster_onnx::{Port, PortDim, Signature};
 use smallvec::SmallVec;
 use tracing::warn;
 
@@ -15,17 +24,6 @@ use super::{
     },
     opening::Opener,
     plans::{self, Batches, Compiled},
-};
-use crate::{
-    batching::Policy,
-    budget::Reservation,
-    engine::TensorBatch,
-    executor::{CellPrograms, InputTensor, Pool, StagePrograms, WarmUp},
-    model::{
-        Dims, ModelSpec, SymbolId, TensorSpec, element_count,
-        unfold::{Limit, Nodes, Segment, Unfolding},
-    },
-    onnx::{Port, PortDim, Signature},
 };
 
 /// Length of every varying dimension of the example. Of the steps of a program that runs several at a time, the first
@@ -253,8 +251,9 @@ fn example(spec: &ModelSpec, unfolding: &Unfolding, attempt: &LoadAttempt) -> Re
 
 #[cfg(test)]
 mod tests {
+    use paternoster_model::DataType;
+
     use super::*;
-    use crate::model::DataType;
 
     #[test]
     fn an_example_that_no_memory_holds_is_refused() {

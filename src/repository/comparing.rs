@@ -5,19 +5,18 @@ use std::{
     time::{Duration, Instant},
 };
 
+use paternoster_batching::Ns;
+use paternoster_device::BufferPool;
+use paternoster_engine::{Batch, BatchInput, BatchOutput, OnnxEngine, Precision, Program, ProgramPort, StopSignal};
+use paternoster_executor::InputTensor;
+use paternoster_model::{DataType, ModelSpec};
+use paternoster_onnx::{SealedModel, Signature};
+
 use super::{
     CellProgram, LoadAttempt, LoadRequest, Opening, PoolLoader, StageRequest, cells::CellGraph, opening::Opener,
     plans::Batches, warmup,
 };
-use crate::{
-    batching::Ns,
-    device::BufferPool,
-    engine::{Batch, BatchInput, BatchOutput, OnnxEngine, Precision, Program, ProgramPort, StopSignal},
-    executor::InputTensor,
-    model::{DataType, ModelSpec},
-    onnx::{SealedModel, Signature},
-    profile::{EnginePoint, EngineTable, EngineTimes, Halt, Size, row_buckets},
-};
+use crate::profile::{EnginePoint, EngineTable, EngineTimes, Halt, Size, row_buckets};
 
 /// Largest batch to compare, and the lengths of padded axes.
 const MOST_ROWS: u32 = 64;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use paternoster_onnx::{Signature, decoder};
 use serde_json::Value;
 
 use super::{
@@ -12,7 +13,6 @@ use super::{
         settings::OwnSettings,
     },
 };
-use crate::onnx::{Signature, decoder};
 
 /// Default maximum tokens of an answer.
 const DEFAULT_MAX_TOKENS: u64 = 256;

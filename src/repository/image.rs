@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use super::config::model::{ColorName, ImageStep, LayoutName, ResampleName, ResizeTo};
-use crate::{
-    image::{Color, DEFAULT_MAX_PIXELS, Elements, ImageOptions, Layout, Normalization, Resample, Resize, Size},
-    model::DataType,
-    pipeline::BuiltIn,
+use paternoster_image::{
+    Color, DEFAULT_MAX_PIXELS, Elements, ImageOptions, Layout, Normalization, Resample, Resize, Size,
 };
+use paternoster_model::DataType;
+use paternoster_pipeline::BuiltIn;
+
+use super::config::model::{ColorName, ImageStep, LayoutName, ResampleName, ResizeTo};
 
 /// Creates the step.
 ///
@@ -36,7 +37,7 @@ pub(super) fn built_in(step: &ImageStep) -> Result<Arc<dyn BuiltIn>, String> {
         elements: elements(step, color.channels())?,
         max_pixels: step.max_pixels.map_or(DEFAULT_MAX_PIXELS, |pixels| pixels.0.into()),
     };
-    Ok(Arc::new(crate::image::ImageStep::new(options)))
+    Ok(Arc::new(paternoster_image::ImageStep::new(options)))
 }
 
 fn resize(to: &ResizeTo) -> Result<Resize, String> {

@@ -9,6 +9,9 @@ use std::{
     sync::Arc,
 };
 
+use paternoster_model::{ModelSpec, TensorSpec};
+use paternoster_onnx::{Model, SealedModel};
+use paternoster_text::Task;
 use serde::Serialize;
 use serde_yaml::Value;
 
@@ -20,11 +23,6 @@ use super::{
     generation, prepare, scan,
     stores::is_remote,
     text::TextModel,
-};
-use crate::{
-    model::{ModelSpec, TensorSpec},
-    onnx::{Model, SealedModel},
-    text::Task,
 };
 
 /// The version that the program becomes.

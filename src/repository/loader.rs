@@ -9,6 +9,14 @@ use std::{
 };
 
 use bytes::Bytes;
+use paternoster_batching::{Knobs, Policy};
+use paternoster_engine::{OnnxEngine, Precision, Program};
+use paternoster_executor::{InputTensor, ModelHandle, Placement};
+use paternoster_model::ModelSpec;
+use paternoster_observe::{
+    FIRST_RESPONSE_HISTOGRAM, LatencyMetrics, StartCacheReading, VersionLatencies, budget::Reservation,
+};
+use paternoster_onnx::{ExternalFiles, SealedModel, Signature};
 
 use super::{
     LoadAttempt,
@@ -23,15 +31,6 @@ use super::{
         unfold::UnfoldRequest,
     },
     mapped,
-};
-use crate::{
-    batching::{Knobs, Policy},
-    budget::Reservation,
-    engine::{OnnxEngine, Precision, Program},
-    executor::{InputTensor, ModelHandle, Placement},
-    model::ModelSpec,
-    observe::{FIRST_RESPONSE_HISTOGRAM, LatencyMetrics, StartCacheReading, VersionLatencies},
-    onnx::{ExternalFiles, SealedModel, Signature},
 };
 
 /// Compiles versions and starts them in the pool. Loader threads call it concurrently; its methods may block.

@@ -3,6 +3,16 @@
 
 use std::collections::BTreeMap;
 
+use paternoster_batching::{Policy, StageKnobs};
+use paternoster_model::{
+    Dims, ModelSpec,
+    unfold::{Emit, Emitted, Expression, Limit, MOST_STEPS, Nodes, Operator, Source, Start, Tensor, Which},
+};
+use paternoster_onnx::{
+    SealedModel, decoder,
+    recurrent::{is_recurrent_model, open_sealed},
+    segments::{Segment, SegmentKind, SegmentSource, SegmentTensor},
+};
 use smallvec::smallvec;
 use tracing::info;
 
@@ -14,18 +24,6 @@ use super::{
         unfold::{CellRequest, Constant, NodesRequest, SegmentRequest, SourceRequest, UnfoldRequest},
     },
     opening::Opener,
-};
-use crate::{
-    batching::{Policy, StageKnobs},
-    model::{
-        Dims, ModelSpec,
-        unfold::{Emit, Emitted, Expression, Limit, MOST_STEPS, Nodes, Operator, Source, Start, Tensor, Which},
-    },
-    onnx::{
-        SealedModel, decoder,
-        recurrent::{is_recurrent_model, open_sealed},
-        segments::{Segment, SegmentKind, SegmentSource, SegmentTensor},
-    },
 };
 
 /// Returns the request that serves a model by cells; `None` if its graph has no recurrent layers or stays whole. The

@@ -3,6 +3,9 @@
 use std::{cell::RefCell, sync::Arc};
 
 use bytes::Bytes;
+use paternoster_engine::{EngineError, Engines, OnnxEngine, Program, ProgramPort, onnxruntime::OnnxProgram};
+use paternoster_observe::{budget::Reservation, instructions, machine};
+use paternoster_onnx::{ExternalFiles, Port, SealedModel, Signature, decoder};
 use sha2::{Digest, Sha256};
 
 use super::{
@@ -10,13 +13,7 @@ use super::{
     isolation::{MemoryReport, Trying},
     staging,
 };
-use crate::{
-    budget::Reservation,
-    engine::{EngineError, Engines, OnnxEngine, Program, ProgramPort, onnxruntime::OnnxProgram},
-    observe::{instructions, machine},
-    onnx::{ExternalFiles, Port, SealedModel, Signature, decoder},
-    profile::hexadecimal,
-};
+use crate::profile::hexadecimal;
 
 /// Opens and compiles the programs of one load. Where isolation is configured, a separate process opens each program
 /// first.

@@ -2,7 +2,8 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use crate::{budget::Budget, observe::RequestBudgets, pipeline::ResponseCache};
+use paternoster_observe::{RequestBudgets, budget::Budget};
+use paternoster_pipeline::ResponseCache;
 
 /// What the command line configures of the repository.
 #[derive(Clone, Debug)]

@@ -6,9 +6,10 @@ use std::{
 };
 
 use bytes::Bytes;
+use paternoster_observe::budget::SharedReservation;
+use paternoster_onnx::ExternalFiles;
 
 use super::{config::values::stays_inside, directory::version_number};
-use crate::{budget::SharedReservation, onnx::ExternalFiles};
 
 /// Overrides of one load request.
 #[derive(Clone, Debug, Default)]

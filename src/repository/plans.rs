@@ -2,20 +2,18 @@
 
 use std::{fmt, sync::Arc};
 
+use paternoster_batching::Lengths;
+use paternoster_engine::{
+    BatchAxes, Engines, Precision, Program, ProgramPort, TensorBatch,
+    cuda::{OnCard, Plan},
+    onnxruntime::OnnxProgram,
+};
+use paternoster_executor::{Pool, StagePrograms, check_cards};
+use paternoster_model::TensorSpec;
+use paternoster_onnx::SealedModel;
 use tracing::info;
 
 use super::{LoadRequest, config::lengths::PreparedLengths};
-use crate::{
-    batching::Lengths,
-    engine::{
-        BatchAxes, Engines, Precision, Program, ProgramPort, TensorBatch,
-        cuda::{OnCard, Plan},
-        onnxruntime::OnnxProgram,
-    },
-    executor::{Pool, StagePrograms, check_cards},
-    model::TensorSpec,
-    onnx::SealedModel,
-};
 
 /// A program compiled for the CPU, and what it was compiled from.
 pub(super) struct Compiled<'a> {

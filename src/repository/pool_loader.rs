@@ -5,6 +5,14 @@ use std::{collections::HashSet, path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use paternoster_device::MemoryShortage;
+use paternoster_engine::{
+    EngineError, Engines, OnnxEngine, Program, Repeat, RepeatElements, StopSignal, onnxruntime::OnnxProgram,
+};
+use paternoster_executor::{BringUp, ModelHandle, Placement, Pool, Site, StagePrograms, WarmUp};
+use paternoster_model::{ModelSpec, TensorSpec};
+use paternoster_observe::{LatencyMetrics, StartCacheReading};
+use paternoster_onnx::{SealedModel, Signature};
 use tracing::warn;
 
 use super::{
@@ -19,15 +27,7 @@ use super::{
     plans::{self, Compiled},
     staging,
 };
-use crate::{
-    device::MemoryShortage,
-    engine::{EngineError, Engines, OnnxEngine, Program, Repeat, RepeatElements, StopSignal, onnxruntime::OnnxProgram},
-    executor::{BringUp, ModelHandle, Placement, Pool, Site, StagePrograms, WarmUp},
-    model::{ModelSpec, TensorSpec},
-    observe::{LatencyMetrics, StartCacheReading},
-    onnx::{SealedModel, Signature},
-    profile::{Key, Store},
-};
+use crate::profile::{Key, Store};
 
 /// The [`Loader`] of the server.
 #[derive(Debug)]

@@ -9,18 +9,18 @@ use std::{
     time::{Duration, Instant},
 };
 
+use paternoster_batching::Ns;
+use paternoster_executor::{InputTensor, StagePrograms, WarmUp};
+use paternoster_model::ModelSpec;
+use paternoster_observe::machine;
 use tracing::info_span;
 
 use super::{
     EngineKind, LoadAttempt, LoadRequest, Loader, Overrides, PoolLoader, StageCuts, TrialLimits, UnfoldRequest,
     prepare, scan, stores::is_remote, warmup,
 };
-use crate::{
-    batching::Ns,
-    executor::{InputTensor, StagePrograms, WarmUp},
-    model::ModelSpec,
-    observe::machine,
-    profile::{CutTable, Findings, Halt, Key, LENGTHS, Profile, Size, Store, choose, digest_of_all, measure, sizes},
+use crate::profile::{
+    CutTable, Findings, Halt, Key, LENGTHS, Profile, Size, Store, choose, digest_of_all, measure, sizes,
 };
 
 /// Numbers of stages to measure in addition to the whole model, if the configuration leaves them open.

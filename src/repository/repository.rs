@@ -14,6 +14,11 @@ use std::{
 use arc_swap::ArcSwap;
 use http::HeaderMap;
 use parking_lot::Mutex;
+use paternoster_observe::{
+    RepositoryStats, ResidencyReading,
+    budget::{Budget, Reservation},
+};
+use paternoster_pipeline::{ResponseCache, Workers};
 use tokio::{
     sync::{Semaphore, watch},
     task::AbortHandle,
@@ -29,11 +34,6 @@ use super::{
     scan,
     serving::Serving,
     startup::Startup,
-};
-use crate::{
-    budget::{Budget, Reservation},
-    observe::{RepositoryStats, ResidencyReading},
-    pipeline::{ResponseCache, Workers},
 };
 
 /// Most loads and unloads of clients that are queued or in progress.
@@ -357,7 +357,7 @@ impl Repository {
     }
 
     /// Returns a counter that grows with every state change, except when a version stops responding, which the pool
-    /// counts ([`Pool::responsiveness`](crate::executor::Pool::responsiveness)). The end of the last request on an
+    /// counts ([`Pool::responsiveness`](paternoster_executor::Pool::responsiveness)). The end of the last request on an
     /// unloaded version is not counted either; the index determines it when it is read.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.control.changes.subscribe()

@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
+use paternoster_executor::{Backlog, InferRequest};
+use paternoster_model::ModelSpec;
+use paternoster_pipeline::{PendingResponse, Servable};
+
 use super::{
     attempt::KeptMemory,
-    config::{pb, pb::model_config::SchedulingChoice},
+    config::pb::{self, model_config::SchedulingChoice},
     rollout::Rollout,
-};
-use crate::{
-    executor::{Backlog, InferRequest},
-    model::ModelSpec,
-    pipeline::{PendingResponse, Servable},
 };
 
 /// The parameter of a configuration that says what a classifier of texts does, as Hugging Face names it.

@@ -3,6 +3,9 @@
 use std::path::Path;
 
 use bytes::Bytes;
+use paternoster_executor::InputTensor;
+use paternoster_model::{DataType, Dims, ModelSpec, element_count};
+use paternoster_observe::budget::Reservation;
 use tracing::info;
 
 use super::{
@@ -15,12 +18,7 @@ use super::{
         sequences,
     },
 };
-use crate::{
-    budget::Reservation,
-    executor::InputTensor,
-    model::{DataType, Dims, ModelSpec, element_count},
-    profile::Size,
-};
+use crate::profile::Size;
 
 /// Most bytes of all warm-up inputs of a version, and of each input of a measurement.
 const MAX_BYTES: usize = 1 << 30;
@@ -244,8 +242,10 @@ fn splitmix64(state: &mut u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use paternoster_model::TensorSpec;
+    use paternoster_observe::budget::Budget;
+
     use super::*;
-    use crate::{budget::Budget, model::TensorSpec};
 
     fn spec(datatype: DataType, dims: &[i64], max_batch_size: u32) -> ModelSpec {
         ModelSpec {

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use paternoster_pipeline::BuiltIn;
+
 use super::config::model::ImageStep;
-use crate::pipeline::BuiltIn;
 
 /// Refuses the step.
 ///

@@ -2,13 +2,12 @@
 
 use std::{path::Path, sync::Arc};
 
+use paternoster_executor::ModelHandle;
+use paternoster_pipeline::{BuiltIn, Pipeline, PipelineOptions};
+
 use super::config::{
     model::{PipelineStep, Text},
     pb,
-};
-use crate::{
-    executor::ModelHandle,
-    pipeline::{BuiltIn, Pipeline, PipelineOptions},
 };
 
 /// Default largest batch of the program, in texts.

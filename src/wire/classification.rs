@@ -6,11 +6,8 @@ use std::{
 };
 
 use bytes::{BufMut, Bytes, BytesMut};
-
-use crate::{
-    executor::OutputTensor,
-    model::{DataType, Dims, element_count},
-};
+use paternoster_executor::OutputTensor;
+use paternoster_model::{DataType, Dims, element_count};
 
 /// Maximum number of elements that are ranked in a row, as in Triton.
 pub(super) const MOST_CLASSES: usize = 1_000_000;

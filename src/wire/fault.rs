@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use paternoster_model::{DataType, ShapeFault};
+
 use super::{kind::Kind, shared_memory::SharedMemoryError};
-use crate::model::{DataType, ShapeFault};
 
 /// Why a request is rejected.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! The fuzz target for request decoding: an admitted request is consistent, and equal in every form.
 
+use paternoster_executor::{InferRequest, InputTensor, OutputTensor, Response};
+use paternoster_model::{Dims, ModelSpec, element_count};
 use prost::Message;
 
 use super::{
@@ -9,10 +11,6 @@ use super::{
     models,
     pb::{ModelInferRequest, model_infer_request::InferInputTensor},
     plan::Selection,
-};
-use crate::{
-    executor::{InferRequest, InputTensor, OutputTensor, Response},
-    model::{Dims, ModelSpec, element_count},
 };
 
 /// Maximum growth of typed contents: a varint of one byte becomes an INT64.

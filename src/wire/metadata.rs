@@ -1,7 +1,8 @@
 //! A model's specification in the form of ModelMetadata.
 
+use paternoster_model::{ModelSpec, TensorSpec};
+
 use super::pb::{ModelMetadataResponse, model_metadata_response::TensorMetadata};
-use crate::model::{ModelSpec, TensorSpec};
 
 /// Returns the reply to ModelMetadata. `versions` are the ready versions; `platform` comes from the configuration.
 ///

@@ -1,6 +1,6 @@
 //! The wire: conversion between protobuf messages and the executor's plain types. Front ends call it.
 //!
-//! [`decode::decode`] checks requests against a [`ModelSpec`](crate::model::ModelSpec) and moves their payloads;
+//! [`decode::decode`] checks requests against a [`ModelSpec`](paternoster_model::ModelSpec) and moves their payloads;
 //! [`encode::encode`] and [`stream`] build replies. This module also has classification, system shared memory, model
 //! metadata, and the error type that becomes a gRPC status ([`status::RequestError`]).
 //!

@@ -1,9 +1,8 @@
 //! Specifications for tests and fuzzing: the models of the recorded Triton replies, and others with features that those
 //! lack.
 
+use paternoster_model::{DataType, ModelSpec, SymbolId, TensorSpec};
 use smallvec::smallvec;
-
-use crate::model::{DataType, ModelSpec, SymbolId, TensorSpec};
 
 /// Builds a model with these tensors; −1 is a variable dimension.
 pub(crate) fn model(name: &str, max_batch_size: u32, inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>) -> ModelSpec {

@@ -2,13 +2,13 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use paternoster_model::{CorrelationId, InSequence, ModelSpec};
 use smallvec::SmallVec;
 
 use super::{
     pb::{InferParameter, infer_parameter::ParameterChoice},
     shared_memory::RegionSlice,
 };
-use crate::model::{CorrelationId, InSequence, ModelSpec};
 
 /// How to build the reply, or replies, to one request.
 #[derive(Clone, Debug)]

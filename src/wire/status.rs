@@ -2,10 +2,10 @@
 
 use std::fmt;
 
+use paternoster_executor::InferError;
 use tonic::Status;
 
 use super::{fault::Fault, kind::Kind, shared_memory::SharedMemoryError};
-use crate::executor::InferError;
 
 /// Maximum length of a message. A message may quote names chosen by the client; gRPC clients reject headers beyond 8
 /// KiB, where a status message is percent-encoded with up to three bytes per byte.

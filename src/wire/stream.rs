@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
+use paternoster_model::ModelSpec;
+
 use super::{
     ReplyPlan, RequestError,
     pb::{InferParameter, ModelInferResponse, ModelStreamInferResponse, infer_parameter::ParameterChoice},
 };
-use crate::model::ModelSpec;
 
 /// Present on every successful stream response, and on failures of admitted requests.
 pub const FINAL_RESPONSE: &str = "triton_final_response";
@@ -47,11 +48,10 @@ fn mark(parameters: &mut HashMap<String, InferParameter>, last: bool) {
 
 #[cfg(test)]
 mod tests {
+    use paternoster_executor::InferError;
+
     use super::*;
-    use crate::{
-        executor::InferError,
-        wire::{Kind, plan::Selection, tests::models},
-    };
+    use crate::wire::{Kind, plan::Selection, tests::models};
 
     fn final_mark(answer: &ModelStreamInferResponse) -> Option<bool> {
         let parameter = answer.infer_response.as_ref()?.parameters.get(FINAL_RESPONSE)?;

@@ -2,13 +2,11 @@
 //! each row alone. What lies behind a row's length is NaN, so a single key of it that was read would make the row's
 //! results NaN.
 
-use paternoster::{
-    engine::Precision,
-    model::DataType,
-    onnx::{
-        Model, PortDim,
-        build::{BuildError, Graph, Value},
-    },
+use paternoster_engine::Precision;
+use paternoster_model::DataType;
+use paternoster_onnx::{
+    Model, PortDim,
+    build::{BuildError, Graph, Value},
 };
 use paternoster_testing::fake_cuda::with_card;
 

@@ -6,7 +6,7 @@
 
 use std::{fmt::Debug, time::Instant};
 
-use paternoster::onnx::{
+use paternoster_onnx::{
     Model,
     weights::Seeded,
     zoo::{self, Width, cells},

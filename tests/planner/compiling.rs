@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use paternoster::device::cuda::{Compiler, Element, KERNELS};
+use paternoster_device::cuda::{Compiler, Element, KERNELS};
 use paternoster_testing::{fake_control::traced, fake_cuda::with_fake_cuda};
 
 use crate::{

@@ -1,7 +1,7 @@
 //! Convolutions, pooling and the other operators of convolutional networks, one by one and in small groups, compute the
 //! same as ONNX Runtime.
 
-use paternoster::onnx::build::{Node, Value};
+use paternoster_onnx::build::{Node, Value};
 use paternoster_testing::fake_cuda::with_card;
 
 use crate::{

@@ -1,6 +1,6 @@
 //! Indices beyond their tables.
 
-use paternoster::model::DataType;
+use paternoster_model::DataType;
 use paternoster_testing::fake_cuda::with_card;
 
 use crate::{

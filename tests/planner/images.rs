@@ -1,6 +1,6 @@
 //! Convolutional networks compute the same as ONNX Runtime.
 
-use paternoster::onnx::{
+use paternoster_onnx::{
     Model,
     pb::{tensor_shape_proto::dimension, type_proto},
     zoo::{self, Width, cells},

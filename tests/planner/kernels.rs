@@ -14,17 +14,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use paternoster::{
-    batching::Lengths,
-    device::cuda::{Compiler, Element, KERNELS, Source},
-    engine::{Precision, cuda::Plan},
-    model::TensorSpec,
-    onnx::{
-        Model,
-        weights::Seeded,
-        zoo::{self, Width, cells},
-    },
-    repository::config::lengths::CellLengths,
+use paternoster::repository::config::lengths::CellLengths;
+use paternoster_batching::Lengths;
+use paternoster_device::cuda::{Compiler, Element, KERNELS, Source};
+use paternoster_engine::{Precision, cuda::Plan};
+use paternoster_model::TensorSpec;
+use paternoster_onnx::{
+    Model,
+    weights::Seeded,
+    zoo::{self, Width, cells},
 };
 use paternoster_testing::fake_cuda::with_fake_cuda;
 

@@ -7,21 +7,19 @@
 
 use std::{collections::BTreeMap, fmt::Debug, rc::Rc, sync::Arc};
 
-use paternoster::{
-    batching::Lengths,
-    device::{
-        BufferId, Device,
-        cuda::{Address, Cuda, CudaWork},
-    },
-    engine::{
-        CardProgram, CardWeights, CardWorkspace, Precision, Program, ProgramPort, RunParameters, RunSize,
-        cuda::{OnCard, Plan},
-        onnxruntime::OnnxProgram,
-    },
-    model::{DataType, SymbolId, TensorSpec},
-    onnx::{Model, Port, PortDim, Signature},
-    repository::config::lengths::CellLengths,
+use paternoster::repository::config::lengths::CellLengths;
+use paternoster_batching::Lengths;
+use paternoster_device::{
+    BufferId, Device,
+    cuda::{Address, Cuda, CudaWork},
 };
+use paternoster_engine::{
+    CardProgram, CardWeights, CardWorkspace, Precision, Program, ProgramPort, RunParameters, RunSize,
+    cuda::{OnCard, Plan},
+    onnxruntime::OnnxProgram,
+};
+use paternoster_model::{DataType, SymbolId, TensorSpec};
+use paternoster_onnx::{Model, Port, PortDim, Signature};
 use paternoster_testing::runtime::runtime;
 
 use crate::{

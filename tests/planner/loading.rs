@@ -3,12 +3,10 @@
 use std::{env, fs, os::unix::fs::symlink, path::Path};
 
 use cudarc::driver::sys::CUresult::{CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_OUT_OF_MEMORY};
-use paternoster::{
-    device::DeviceError,
-    engine::Precision,
-    model::{DataType, TensorSpec},
-    onnx::{PortDim, build::Graph},
-};
+use paternoster_device::DeviceError;
+use paternoster_engine::Precision;
+use paternoster_model::{DataType, TensorSpec};
+use paternoster_onnx::{PortDim, build::Graph};
 use paternoster_testing::{
     fake_control::{fail_calls, fail_none, traced},
     fake_cuda::{self, with_fake_cuda},

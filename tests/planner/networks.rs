@@ -2,13 +2,11 @@
 
 use std::fmt::Debug;
 
-use paternoster::{
-    model::{DataType, TensorSpec},
-    onnx::{
-        Model, Port, PortDim, Signature,
-        weights::Seeded,
-        zoo::{self, Width, cells},
-    },
+use paternoster_model::{DataType, TensorSpec};
+use paternoster_onnx::{
+    Model, Port, PortDim, Signature,
+    weights::Seeded,
+    zoo::{self, Width, cells},
 };
 use paternoster_testing::fake_cuda::with_card;
 

@@ -1,11 +1,9 @@
 //! Operators, one by one and in small groups, compute the same as ONNX Runtime.
 
-use paternoster::{
-    model::{DataType, TensorSpec},
-    onnx::{
-        PortDim,
-        build::{Graph, Value},
-    },
+use paternoster_model::{DataType, TensorSpec};
+use paternoster_onnx::{
+    PortDim,
+    build::{Graph, Value},
 };
 use paternoster_testing::fake_cuda::with_card;
 

@@ -1,13 +1,11 @@
 //! Plans in half precision and TF32 compute the same as ONNX Runtime in fp32, within the precision of their fractions.
 
-use paternoster::{
-    device::DeviceError,
-    engine::Precision,
-    model::DataType,
-    onnx::{
-        weights::Seeded,
-        zoo::{self, Width, cells},
-    },
+use paternoster_device::DeviceError;
+use paternoster_engine::Precision;
+use paternoster_model::DataType;
+use paternoster_onnx::{
+    weights::Seeded,
+    zoo::{self, Width, cells},
 };
 use paternoster_testing::fake_cuda::{with_card, with_fake_cuda};
 

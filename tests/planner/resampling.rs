@@ -1,9 +1,7 @@
 //! Normalisation by known statistics, padding and resizing compute the same as ONNX Runtime.
 
-use paternoster::{
-    model::DataType,
-    onnx::build::{Graph, Value},
-};
+use paternoster_model::DataType;
+use paternoster_onnx::build::{Graph, Value};
 use paternoster_testing::fake_cuda::with_card;
 
 use crate::{operators::Draft, rig::Case};

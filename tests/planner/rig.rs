@@ -7,19 +7,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use paternoster::{
-    device::{
-        BufferId, BufferPool, Device, DeviceError, Operation, StreamId,
-        cuda::{Compiler, CompletionListener, Cuda, CudaOptions, CudaWork, Graph},
-    },
-    engine::{
-        Batch, BatchInput, Precision, Program, ProgramPort, RunParameters, StopSignal,
-        cuda::{Loaded, Plan, Prepared, Workspace},
-        onnxruntime::OnnxProgram,
-    },
-    model::{DataType, TensorSpec},
-    onnx::Model,
+use paternoster_device::{
+    BufferId, BufferPool, Device, DeviceError, Operation, StreamId,
+    cuda::{Compiler, CompletionListener, Cuda, CudaOptions, CudaWork, Graph},
 };
+use paternoster_engine::{
+    Batch, BatchInput, Precision, Program, ProgramPort, RunParameters, StopSignal,
+    cuda::{Loaded, Plan, Prepared, Workspace},
+    onnxruntime::OnnxProgram,
+};
+use paternoster_model::{DataType, TensorSpec};
+use paternoster_onnx::Model;
 use paternoster_testing::{fake_cuda::is_on_card, runtime::runtime};
 
 /// Allowed difference from the CPU's answer, relative to the largest number of a row.

@@ -2,10 +2,8 @@
 
 use std::{env, fs, path::PathBuf};
 
-use paternoster::{
-    engine::Precision,
-    onnx::zoo::{Width, cells},
-};
+use paternoster_engine::Precision;
+use paternoster_onnx::zoo::{Width, cells};
 
 use crate::{convolutions, networks::network, operators, resampling, rig::Case};
 

@@ -9,7 +9,8 @@ use std::{
     process::Command,
 };
 
-use paternoster::{model::DataType, onnx::zoo};
+use paternoster_model::DataType;
+use paternoster_onnx::zoo;
 use tempfile::TempDir;
 
 /// Creates a repository with a model that returns its input, of any length.

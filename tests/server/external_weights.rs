@@ -21,15 +21,15 @@ use paternoster::{
         profile::{self, Cutting, PlotArgs, ProfileArgs},
         slice::{self, SliceArgs},
     },
-    engine::onnxruntime::{OnnxProgram, Runtime},
-    executor::{InferRequest, InputTensor, Pool, PoolOptions},
-    model::Dims,
-    onnx::{
-        Model, SealedModel,
-        pb::{StringStringEntryProto, TensorProto, tensor_proto::DataLocation},
-        zoo::{self, Width},
-    },
     repository::{Options, Overrides, PoolLoader, Repository},
+};
+use paternoster_engine::onnxruntime::{OnnxProgram, Runtime};
+use paternoster_executor::{InferRequest, InputTensor, Pool, PoolOptions};
+use paternoster_model::Dims;
+use paternoster_onnx::{
+    Model, SealedModel,
+    pb::{StringStringEntryProto, TensorProto, tensor_proto::DataLocation},
+    zoo::{self, Width},
 };
 use paternoster_testing::runtime::runtime;
 use tempfile::TempDir;
@@ -199,7 +199,7 @@ fn equal_graphs_with_other_weights_are_other_programs() {
         let outside = sealed.weights().count();
         assert!(outside > 0, "large weights stay outside");
         let compiled = OnnxProgram::compile_sealed(runtime, &sealed, &[], &[]).expect("it compiles");
-        paternoster::engine::Program::origin(&compiled).expect("it is known")
+        paternoster_engine::Program::origin(&compiled).expect("it is known")
     };
     let first = origin("first", None);
     assert_eq!(first, origin("second", None), "the same weights are shared");

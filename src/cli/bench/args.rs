@@ -3,6 +3,8 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{ArgGroup, Args, builder::PossibleValuesParser};
+use paternoster_lab::workload::{Arrivals, Lengths};
+use paternoster_model::Dims;
 
 use crate::{
     bench::{
@@ -13,9 +15,7 @@ use crate::{
         sweep,
     },
     cli::{CudaArgs, DeviceArgs, RecordArgs},
-    model::Dims,
     profile::{Store, default_directory},
-    workload::{Arrivals, Lengths},
 };
 
 /// Name of the model's own policy.

@@ -7,6 +7,13 @@ mod results;
 use std::{io, sync::Arc, time::Duration};
 
 pub use args::BenchArgs;
+use paternoster_engine::{Engines, onnxruntime::Runtime};
+use paternoster_executor::{CardsOptions, PoolOptions};
+use paternoster_lab::{
+    report::plot::PlotError,
+    workload::{Arrivals, Lengths, Trace, TraceError},
+};
+use paternoster_observe::machine;
 use progress::Progress;
 use results::Results;
 
@@ -14,21 +21,14 @@ use super::{
     cuda, options,
     recording::{TimelineRecording, UnwritableTimeline},
 };
-use crate::{
-    bench::{
-        Meter, Remote, RemoteError, Sizes, Target,
-        answers::{Unanswered, Work},
-        compare::{self, Outcome, Pace, Points, Subject},
-        load::{Load, Timing},
-        local::{Loaded, Local, LocalError, Variant, VariantError},
-        samples::{Recipe, SampleError},
-        sweep,
-    },
-    engine::{Engines, onnxruntime::Runtime},
-    executor::{CardsOptions, PoolOptions},
-    observe::machine,
-    report::plot::PlotError,
-    workload::{Arrivals, Lengths, Trace, TraceError},
+use crate::bench::{
+    Meter, Remote, RemoteError, Sizes, Target,
+    answers::{Unanswered, Work},
+    compare::{self, Outcome, Pace, Points, Subject},
+    load::{Load, Timing},
+    local::{Loaded, Local, LocalError, Variant, VariantError},
+    samples::{Recipe, SampleError},
+    sweep,
 };
 
 /// Fewest and most requests in flight when a peak is measured.

@@ -5,6 +5,10 @@ use std::{
     path::Path,
 };
 
+use paternoster_lab::report::{
+    self,
+    plot::{Lines, PlotError},
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -13,10 +17,6 @@ use crate::{
         load::Figures,
     },
     cli::table::{Table, terminal_width},
-    report::{
-        self,
-        plot::{Lines, PlotError},
-    },
 };
 
 const NS_PER_MS: f64 = 1e6;
@@ -295,8 +295,10 @@ fn words(Ratio { median, least, greatest }: Ratio) -> String {
 
 #[cfg(test)]
 mod tests {
+    use paternoster_lab::workload::Arrivals;
+
     use super::*;
-    use crate::{bench::load::Load, workload::Arrivals};
+    use crate::bench::load::Load;
 
     fn outcome(name: &str, latencies_ms: &[u64], wrong: u64) -> Outcome {
         let rounds = latencies_ms.iter().map(|ms| {

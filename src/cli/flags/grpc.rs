@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use paternoster_executor::BacklogLimits;
 
 use super::boolean;
-use crate::{executor::BacklogLimits, frontend::Host};
+use crate::frontend::Host;
 
 const BACKLOG: BacklogLimits = BacklogLimits::DEFAULT;
 

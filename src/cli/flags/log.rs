@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use paternoster_observe::{LogFormat, MAX_VERBOSE_LEVEL};
 
 use super::boolean;
-use crate::observe::{LogFormat, MAX_VERBOSE_LEVEL};
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Log")]

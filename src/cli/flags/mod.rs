@@ -12,6 +12,7 @@ mod tracing;
 use std::{fmt, path::PathBuf};
 
 use clap::{Args, ValueEnum};
+use paternoster_observe::LatencyMetrics;
 
 pub use self::{
     grpc::{Compression, GrpcArgs},
@@ -25,7 +26,7 @@ use super::{
     AutoArgs, CudaArgs, LimitArgs, RecordArgs,
     tritonserver::{BACKENDS, Ignored},
 };
-use crate::{frontend::Host, observe::LatencyMetrics};
+use crate::frontend::Host;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -3,8 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use clap::{Args, ValueEnum};
-
-use crate::batching::ResourceAmount;
+use paternoster_batching::ResourceAmount;
 
 /// Whether models wait for resources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

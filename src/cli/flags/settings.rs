@@ -2,10 +2,9 @@
 
 use std::str::FromStr;
 
-use crate::{
-    observe::LatencyMetrics,
-    repository::config::{complete::DEFAULT_MAX_BATCH_SIZE, settings::ONNXRUNTIME},
-};
+use paternoster_observe::LatencyMetrics;
+
+use crate::repository::config::{complete::DEFAULT_MAX_BATCH_SIZE, settings::ONNXRUNTIME};
 
 const DEFAULT_MAX_BATCH_SIZE_KEY: &str = "default-max-batch-size";
 

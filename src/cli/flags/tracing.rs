@@ -4,8 +4,7 @@ use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use clap::Args;
 use http::Uri;
-
-use crate::observe::trace::{
+use paternoster_observe::trace::{
     OtlpOptions, TraceLevel, TraceMode, TraceOptions, TraceSettingError, TraceSettings, collector_url, parse_count,
     parse_number,
 };

@@ -8,19 +8,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use paternoster_engine::{
+    LibraryError, Precision,
+    cuda::{Plan, PlanError},
+    onnxruntime::{Runtime, RuntimeOptions},
+};
+use paternoster_model::TensorSpec;
+use paternoster_onnx::{Port, PortDim, SealedModel, Signature};
+
 use super::{
     model_args::ModelArgs,
     slice::{latest, program},
     table::{Table, terminal_width},
-};
-use crate::{
-    engine::{
-        LibraryError, Precision,
-        cuda::{Plan, PlanError},
-        onnxruntime::{Runtime, RuntimeOptions},
-    },
-    model::TensorSpec,
-    onnx::{self, Port, PortDim, SealedModel, Signature},
 };
 
 /// Show what a model's recurrent layers become, and its operators on a CUDA card
@@ -56,7 +55,7 @@ pub enum InspectError {
     },
     /// The file is not a model.
     #[error(transparent)]
-    Model(#[from] onnx::Error),
+    Model(#[from] paternoster_onnx::Error),
     /// An input or output cannot have a plan.
     #[error("'{tensor}' {reason}")]
     Tensor {
@@ -227,16 +226,15 @@ impl InspectArgs {
 mod tests {
     use std::fs;
 
-    use super::*;
-    use crate::{
-        cli::slice::PROGRAM,
-        model::DataType,
-        onnx::{
-            Model,
-            build::Graph,
-            zoo::{self, Width, cells},
-        },
+    use paternoster_model::DataType;
+    use paternoster_onnx::{
+        Model,
+        build::Graph,
+        zoo::{self, Width, cells},
     };
+
+    use super::*;
+    use crate::cli::slice::PROGRAM;
 
     fn shown(model: &Model, lengths: &[&str]) -> Result<String, String> {
         let folder = tempfile::tempdir().expect("a folder");

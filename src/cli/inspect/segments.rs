@@ -2,14 +2,13 @@
 
 use std::io::{self, Write};
 
-use crate::{
-    cli::table::Table,
-    onnx::{
-        Port, SealedModel, decoder,
-        recurrent::{Opened, open},
-        segments::{NotOpened, Segment, SegmentKind, SegmentSource, SegmentTensor},
-    },
+use paternoster_onnx::{
+    Port, SealedModel, decoder,
+    recurrent::{Opened, open},
+    segments::{NotOpened, Segment, SegmentKind, SegmentSource, SegmentTensor},
 };
+
+use crate::cli::table::Table;
 
 /// Most tensors of a segment that are listed by name.
 const LISTED_MAX: usize = 8;

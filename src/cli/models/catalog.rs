@@ -2,13 +2,12 @@
 
 use std::fmt;
 
+use paternoster_model::DataType;
+use paternoster_onnx::{Model, PortDim, dims, zoo};
+
 use super::{
     cells, configs,
     recipe::{Config, Program, Recipe},
-};
-use crate::{
-    model::DataType,
-    onnx::{self, Model, PortDim, dims, zoo},
 };
 
 /// A set of models.
@@ -42,43 +41,43 @@ impl Set {
     }
 }
 
-fn identity() -> Result<Model, onnx::Error> {
+fn identity() -> Result<Model, paternoster_onnx::Error> {
     Ok(zoo::identity()?)
 }
 
-fn add_sub() -> Result<Model, onnx::Error> {
+fn add_sub() -> Result<Model, paternoster_onnx::Error> {
     Ok(zoo::add_sub()?)
 }
 
-fn slow() -> Result<Model, onnx::Error> {
+fn slow() -> Result<Model, paternoster_onnx::Error> {
     Ok(zoo::slow()?)
 }
 
-fn strings() -> Result<Model, onnx::Error> {
+fn strings() -> Result<Model, paternoster_onnx::Error> {
     Ok(zoo::identity_of(DataType::Bytes, &dims!["batch", 2])?)
 }
 
-fn variable() -> Result<Model, onnx::Error> {
+fn variable() -> Result<Model, paternoster_onnx::Error> {
     Ok(zoo::identity_of(DataType::Int64, &dims!["batch", "n"])?)
 }
 
-fn unbatched() -> Result<Model, onnx::Error> {
+fn unbatched() -> Result<Model, paternoster_onnx::Error> {
     Ok(zoo::identity_of(DataType::Fp32, &dims![1, 16])?)
 }
 
-fn reranker() -> Result<Model, onnx::Error> {
+fn reranker() -> Result<Model, paternoster_onnx::Error> {
     zoo::reranker()
 }
 
-fn urgency() -> Result<Model, onnx::Error> {
+fn urgency() -> Result<Model, paternoster_onnx::Error> {
     zoo::classifier("urgency", 1)
 }
 
-fn desk() -> Result<Model, onnx::Error> {
+fn desk() -> Result<Model, paternoster_onnx::Error> {
     zoo::classifier("desk", 4)
 }
 
-fn glance() -> Result<Model, onnx::Error> {
+fn glance() -> Result<Model, paternoster_onnx::Error> {
     Ok(zoo::mobilenet(zoo::Width::QUARTER)?)
 }
 
@@ -155,7 +154,7 @@ fn replay() -> Vec<Recipe> {
 
 fn tests() -> Vec<Recipe> {
     use Config::{Bare, Pbtxt, Yaml};
-    let padded = || -> Result<Model, onnx::Error> {
+    let padded = || -> Result<Model, paternoster_onnx::Error> {
         let shape: [PortDim; 2] = dims!["batch", "tokens"];
         Ok(zoo::identity_of(DataType::Int64, &shape)?)
     };

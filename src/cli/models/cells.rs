@@ -1,10 +1,11 @@
 //! The example models of cells.
 
+use paternoster_onnx::zoo::cells::{conformer, deepspeech2, gnmt, las, lstm, seq2seq, transformer, tree_lstm};
+
 use super::{
     cell_configs as configs,
     recipe::{Cell, Config, Program, Recipe},
 };
-use crate::onnx::zoo::cells::{conformer, deepspeech2, gnmt, las, lstm, seq2seq, transformer, tree_lstm};
 
 const LSTM: &[Cell] = &[Cell { name: "step", make: lstm::step }];
 const LSTM_PROJECTED: &[Cell] =

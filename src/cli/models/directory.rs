@@ -5,8 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use paternoster_onnx::{Model, zoo::Width};
+
 use super::{ModelsError, recipe::Recipe};
-use crate::onnx::{Model, zoo::Width};
 
 /// Records what was written, for the next run to compare; servers do not read it.
 const STAMP: &str = ".generated";

@@ -14,16 +14,16 @@ use std::{
 };
 
 use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
+use paternoster_onnx::{
+    Model,
+    weights::Checkpoint,
+    zoo::{self, Width},
+};
 
 use self::{
     catalog::Set,
     directory::Outcome,
     recipe::{Program, Recipe},
-};
-use crate::onnx::{
-    self, Model,
-    weights::Checkpoint,
-    zoo::{self, Width},
 };
 
 /// Where the checkpoint may be within the directory that the user gives.
@@ -91,7 +91,7 @@ pub enum ModelsError {
         /// The model's name.
         model: String,
         /// The reason.
-        source: onnx::Error,
+        source: paternoster_onnx::Error,
     },
     /// A directory or file of a model could not be written.
     #[error("model '{model}': cannot write '{path}': {source}")]
@@ -202,7 +202,7 @@ fn write(args: &ModelsArgs, recipe: &Recipe) -> Result<Outcome, ModelsError> {
     })
 }
 
-fn identity_of(datatype: crate::model::DataType) -> Result<Model, onnx::Error> {
+fn identity_of(datatype: paternoster_model::DataType) -> Result<Model, paternoster_onnx::Error> {
     Ok(zoo::identity_of(datatype, &["batch".into(), 4.into()])?)
 }
 

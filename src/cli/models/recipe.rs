@@ -2,11 +2,10 @@
 
 use std::{borrow::Cow, path::Path};
 
+use paternoster_model::DataType;
+use paternoster_onnx::{Model, build::BuildError, zoo::Width};
+
 use super::configs;
-use crate::{
-    model::DataType,
-    onnx::{self, Model, build::BuildError, zoo::Width},
-};
 
 /// Incremented when a program changes, so that directories of an older version are written again.
 const CONTENT_VERSION: u32 = 2;
@@ -28,9 +27,9 @@ pub(super) struct Recipe {
 #[derive(Clone, Debug)]
 pub(super) enum Program {
     /// A graph of fixed size.
-    Graph(fn() -> Result<Model, onnx::Error>),
+    Graph(fn() -> Result<Model, paternoster_onnx::Error>),
     /// A graph that can be scaled in width.
-    Network(fn(Width) -> Result<Model, onnx::Error>),
+    Network(fn(Width) -> Result<Model, paternoster_onnx::Error>),
     /// A graph for each cell.
     Cells(&'static [Cell]),
     /// The identity of one datatype, `[batch, 4]`.
@@ -99,7 +98,7 @@ impl Recipe {
         name: &'static str,
         about: &'static str,
         config: Config,
-        make: fn() -> Result<Model, onnx::Error>,
+        make: fn() -> Result<Model, paternoster_onnx::Error>,
     ) -> Self {
         Self { name, about, large: false, program: Program::Graph(make), config, tokenizer: false }
     }
@@ -108,7 +107,7 @@ impl Recipe {
         name: &'static str,
         about: &'static str,
         config: Config,
-        make: fn(Width) -> Result<Model, onnx::Error>,
+        make: fn(Width) -> Result<Model, paternoster_onnx::Error>,
     ) -> Self {
         Self { name, about, large: true, program: Program::Network(make), config, tokenizer: false }
     }

@@ -1,14 +1,13 @@
 use std::{collections::HashSet, fs};
 
+use paternoster_model::TensorSpec;
+use paternoster_onnx::{Port, PortDim, Signature, build::BuildError};
+
 use super::*;
-use crate::{
-    model::TensorSpec,
-    onnx::{Port, Signature},
-    repository::config::{
-        convert,
-        unfold::{self, CellPorts},
-        yaml,
-    },
+use crate::repository::config::{
+    convert,
+    unfold::{self, CellPorts},
+    yaml,
 };
 
 struct Folder(PathBuf);
@@ -99,7 +98,7 @@ fn models_of_cells_have_a_file_for_each_and_name_them_all() {
 /// Returns the specifications of a task's rows, without the batch.
 fn row_specs(ports: &[Port]) -> Vec<TensorSpec> {
     let spec = |port: &Port| {
-        let dims: Vec<i64> = port.dims.iter().flatten().skip(1).map(onnx::PortDim::size).collect();
+        let dims: Vec<i64> = port.dims.iter().flatten().skip(1).map(PortDim::size).collect();
         TensorSpec::new(&port.name, port.datatype.expect("it is declared"), &dims)
     };
     ports.iter().map(spec).collect()
@@ -186,7 +185,7 @@ fn a_directory_of_somebody_else_is_left_alone() {
 fn a_failure_leaves_nothing_behind() {
     let folder = Folder::new("failure");
     let mut recipe = Set::Examples.recipes().swap_remove(0);
-    recipe.program = Program::Graph(|| Err(onnx::build::BuildError::NoOutput { graph: "g".to_owned() }.into()));
+    recipe.program = Program::Graph(|| Err(BuildError::NoOutput { graph: "g".to_owned() }.into()));
     let refusal = write(&folder.args(Set::Examples, &[]), &recipe).expect_err("the graph is bad").to_string();
     assert_eq!(refusal, "model 'identity': graph 'g' has no output");
     assert!(folder.names().is_empty(), "{:?}", folder.names());

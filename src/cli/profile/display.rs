@@ -6,10 +6,11 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
+use paternoster_lab::report::plot::Lines;
+pub(super) use paternoster_lab::report::plot::PlotError;
 
 use super::{shown_lengths, title};
-pub(super) use crate::report::plot::PlotError;
-use crate::{profile::Profile, report::plot::Lines};
+use crate::profile::Profile;
 
 /// Plot files.
 #[derive(Clone, Debug, Default, clap::Args)]

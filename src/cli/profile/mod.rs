@@ -11,6 +11,9 @@ use std::{
     time::Duration,
 };
 
+use paternoster_engine::{Engines, onnxruntime::Runtime};
+use paternoster_executor::Pool;
+use paternoster_model::{ModelSpec, TensorSpec};
 use serde::Serialize;
 
 pub use self::display::PlotArgs;
@@ -22,9 +25,6 @@ use super::{
     table::{Table, terminal_width},
 };
 use crate::{
-    engine::{Engines, onnxruntime::Runtime},
-    executor::Pool,
-    model::{ModelSpec, TensorSpec},
     profile::{
         CellTable, Choice, CutTable, Findings, Halt, Key, Point, Profile, Size, Store, StoreError, choose,
         default_directory,
@@ -326,8 +326,9 @@ fn latencies(named: &str, stages: &[Vec<Point>], lengths: &[u32]) -> Table {
 
 #[cfg(test)]
 mod tests {
+    use paternoster_onnx::zoo;
+
     use super::*;
-    use crate::onnx::zoo;
 
     #[test]
     fn a_machine_without_the_engine_is_told_what_is_missing() {

@@ -7,21 +7,21 @@ use std::{
     time::{Duration, Instant},
 };
 
+use paternoster_executor::Pool;
+use paternoster_observe::{
+    Logging, MachineMetrics, Metrics,
+    budget::Budgets,
+    trace::{TraceStartError, Tracer},
+};
 use tokio::time::sleep;
 use tracing::{error, field::display, info, warn};
 
 use super::{ServeArgs, cuda::watched_cards, limits, options, recording::TimelineRecording, report};
 use crate::{
-    budget::Budgets,
-    executor::Pool,
     frontend::{
         Certificates, Clients, Endpoint, Readiness, RestrictionError, Services,
         grpc::{self, GrpcServer},
         http::{HttpServer, HttpStartError, loaded_versions},
-    },
-    observe::{
-        Logging, MachineMetrics, Metrics,
-        trace::{TraceStartError, Tracer},
     },
     repository::{self, Loader, Repository, Startup},
     wire::SharedMemory,

@@ -4,6 +4,9 @@ use std::{fs, net::SocketAddr, path::Path, sync::mpsc};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use paternoster_executor::{ModelHandle, PoolOptions};
+use paternoster_observe::LogOptions;
+use paternoster_onnx::Signature;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -18,12 +21,7 @@ use super::{
     },
     *,
 };
-use crate::{
-    executor::{ModelHandle, PoolOptions},
-    observe::LogOptions,
-    onnx::Signature,
-    repository::{LoadAttempt, LoadRequest},
-};
+use crate::repository::{LoadAttempt, LoadRequest};
 
 /// The end of a server that has done everything.
 const CLEAN: Ending = Ending { in_time: true, is_recorded: true };

@@ -2,19 +2,20 @@
 
 use std::path::Path;
 
-use super::{
-    MOST_REQUESTS, SimulateArgs, SimulateError,
-    policies::{Asked, Circumstances},
-    tables,
-};
-use crate::{
-    batching::LaneKnobs,
-    observe::timeline::RanTask,
+use paternoster_batching::LaneKnobs;
+use paternoster_lab::{
     simulate::{
         CellGraph, DeviceTable, Figures, Load, ModelTable, Recorded, RecordedError, Replay, RequestInputs, Served,
         Setup, run,
     },
     workload::{Arrivals, Lengths, Trace, Trees},
+};
+use paternoster_observe::timeline::RanTask;
+
+use super::{
+    MOST_REQUESTS, SimulateArgs, SimulateError,
+    policies::{Asked, Circumstances},
+    tables,
 };
 
 const NS_PER_US: f64 = 1e3;

@@ -1,6 +1,6 @@
 //! One line of a comparison.
 
-use crate::simulate::Figures;
+use paternoster_lab::simulate::Figures;
 
 /// One policy under one load, as tables, JSON, CSV and plots show it.
 #[derive(Debug)]

@@ -13,14 +13,14 @@ mod tests;
 use std::{io, path::PathBuf, time::Duration};
 
 use indicatif::{ProgressBar, ProgressStyle};
-
-use self::{ask::Ask, line::Line, output::Sizing, policies::Asked};
-use crate::{
-    batching::knob::DAY_MS,
+use paternoster_batching::knob::DAY_MS;
+use paternoster_lab::{
     report::plot::PlotError,
     simulate::{Figures, Load, Setup, TableError, cores, fewest_devices, on_all_cores, run as play},
     workload::TraceError,
 };
+
+use self::{ask::Ask, line::Line, output::Sizing, policies::Asked};
 
 const NS_PER_MS: f64 = 1e6;
 

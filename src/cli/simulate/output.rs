@@ -2,14 +2,14 @@
 
 use std::{io::stdout, path::Path};
 
-use serde_json::{Map, Value, json};
-
-use super::{SimulateArgs, SimulateError, ask::Ask, line::Line, plots};
-use crate::{
-    cli::table::{Table, terminal_width},
+use paternoster_lab::{
     report::write_csv,
     simulate::{Figures, ModelFigures},
 };
+use serde_json::{Map, Value, json};
+
+use super::{SimulateArgs, SimulateError, ask::Ask, line::Line, plots};
+use crate::cli::table::{Table, terminal_width};
 
 const NS_PER_MS: f64 = 1e6;
 const NS_PER_S: f64 = 1e9;

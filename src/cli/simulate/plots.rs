@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{SimulateError, ask::Ask, line::Line};
-use crate::{
+use paternoster_lab::{
     report::{Latencies, plot::Lines},
     simulate::{Figures, ModelFigures, Period},
 };
+
+use super::{SimulateError, ask::Ask, line::Line};
 
 const NS_PER_MS: f64 = 1e6;
 const NS_PER_S: f64 = 1e9;

@@ -1,13 +1,11 @@
 //! `--policy`: the `batching` section of a `model.yaml`, in full or abbreviated, read by the server's own code.
 
+use paternoster_batching::{Knobs, Policy, PolicyKind, Predictor};
+use paternoster_lab::simulate::ModelTable;
 use serde_yaml::{Mapping, Value};
 
 use super::MOST_US;
-use crate::{
-    batching::{Knobs, Policy, PolicyKind, Predictor},
-    repository::config::{complete, convert, model::PolicyName, policy_text::PolicyText, yaml},
-    simulate::ModelTable,
-};
+use crate::repository::config::{complete, convert, model::PolicyName, policy_text::PolicyText, yaml};
 
 /// LazyBatching's oracle: `lazy` with exact knowledge of all times, which only a simulator can have.
 const ORACLE: &str = "oracle";
@@ -160,11 +158,10 @@ impl Asked {
 
 #[cfg(test)]
 mod tests {
+    use paternoster_batching::{LazyKnobs, WindowKnobs};
+    use paternoster_lab::simulate::built_in;
+
     use super::*;
-    use crate::{
-        batching::{LazyKnobs, WindowKnobs},
-        simulate::built_in,
-    };
 
     const ALONE: Circumstances = Circumstances { lanes: 2, depth: 1, objective_ms: None, max_batch: None };
 

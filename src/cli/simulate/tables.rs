@@ -2,11 +2,10 @@
 
 use std::{fs, path::Path};
 
-use crate::{
-    observe::timeline::Picture,
-    repository::config::latencies,
-    simulate::{BUILT_IN, DeviceTable, ModelTable, built_in},
-};
+use paternoster_lab::simulate::{BUILT_IN, DeviceTable, ModelTable, built_in};
+use paternoster_observe::timeline::Picture;
+
+use crate::repository::config::latencies;
 
 /// Most stages of a latency table.
 const MAX_STAGES: u16 = 256;

@@ -3,12 +3,12 @@
 use std::fs;
 
 use clap::Parser;
-
-use super::*;
-use crate::observe::{
+use paternoster_observe::{
     RequestEnd,
     timeline::{TaskLaunch, TaskRows, Timeline},
 };
+
+use super::*;
 
 #[derive(Debug, Parser)]
 struct Command {

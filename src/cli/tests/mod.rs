@@ -344,7 +344,7 @@ fn values_reach_their_fields() {
     assert_eq!(args.http.metrics_port, 9);
     assert_eq!(args.log.verbose_level, 1);
     assert_eq!(serve(&["--log-verbose=10"]).log.verbose_level, 3, "as much as there is");
-    assert_eq!(args.log.format, crate::observe::LogFormat::Iso8601);
+    assert_eq!(args.log.format, paternoster_observe::LogFormat::Iso8601);
     assert_eq!((args.life.exit_timeout_secs, args.life.drain_delay_secs), (5, 2));
     assert_eq!((args.device.cpu_lanes, args.device.cpu_threads), (3, 4));
     assert_eq!((args.device.task_time_limit_secs, args.device.last_lane_limit_ms), (600, 20));
@@ -383,7 +383,7 @@ fn defaults_are_tritons_but_for_exit_on_error() {
     assert_eq!(args.grpc.grpc_address.to_string(), "0.0.0.0");
     assert_eq!(args.life.exit_timeout_secs, 30);
     assert_eq!((args.server_name(), args.default_max_batch_size()), ("triton", 4));
-    assert_eq!(args.latency_metrics(), crate::observe::LatencyMetrics::default());
+    assert_eq!(args.latency_metrics(), paternoster_observe::LatencyMetrics::default());
     assert!(!args.life.allow_test_hooks);
     assert_eq!(args.repository.poll_secs, 15);
     assert!(args.auto_complete() && args.repository.strict_readiness && !args.grpc.allow_client_shm);

@@ -7,11 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use paternoster_lab::report::plot::PlotError;
+use paternoster_observe::timeline::{DrawError, Picture, ReadError, View};
+
 use self::plots::Series;
-use crate::{
-    observe::timeline::{DrawError, Picture, ReadError, View},
-    report::plot::PlotError,
-};
 
 const NS_PER_MS: f64 = 1e6;
 /// Bytes of a drawing from which on browsers and viewers are slow to show it.
@@ -153,13 +152,13 @@ fn milliseconds(given: &str) -> Result<f64, String> {
 
 #[cfg(test)]
 mod tests {
-    use tempfile::TempDir;
-
-    use super::*;
-    use crate::observe::{
+    use paternoster_observe::{
         RequestEnd,
         timeline::{TaskLaunch, TaskRows, Timeline},
     };
+    use tempfile::TempDir;
+
+    use super::*;
 
     fn args(file: PathBuf) -> TimelineArgs {
         TimelineArgs { file, svg: None, from: None, to: None, plots: None, beside: Vec::new(), leave_out: 0 }

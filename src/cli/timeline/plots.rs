@@ -2,10 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{
-    observe::timeline::{Picture, RanRequest, RanTask},
-    report::plot::{Lines, PlotError},
-};
+use paternoster_lab::report::plot::{Lines, PlotError};
+use paternoster_observe::timeline::{Picture, RanRequest, RanTask};
 
 const NS_PER_MS: f64 = 1e6;
 const NS_PER_S: f64 = 1e9;
@@ -101,11 +99,12 @@ fn ending(path: &Path, what: &str) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::observe::{
+    use paternoster_observe::{
         RequestEnd,
         timeline::{TaskLaunch, TaskRows, Timeline},
     };
+
+    use super::*;
 
     const MS: u64 = 1_000_000;
 

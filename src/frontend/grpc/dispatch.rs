@@ -4,6 +4,11 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, Request, Response, StatusCode, header::CONTENT_TYPE, request::Parts};
 use hyper::body::Incoming;
+use paternoster_executor::Backlog;
+use paternoster_observe::{
+    budget::Reservation,
+    trace::{RequestTrace, TRACE_RESPONSE, Transport},
+};
 use prost::Message;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -20,13 +25,10 @@ use super::{
     reflection::{Reflection, UntilClosing},
 };
 use crate::{
-    budget::Reservation,
-    executor::Backlog,
     frontend::{
         Protocol, Services, clients::Identity, intake::Workers, methods, restricted::Restrictions,
         services::ConnectionHolds, span,
     },
-    observe::trace::{RequestTrace, TRACE_RESPONSE, Transport},
     repository::Requester,
 };
 

@@ -20,12 +20,12 @@ use http::{
     header::{CONTENT_ENCODING, CONTENT_TYPE},
 };
 use http_body::{Frame, SizeHint};
+use paternoster_executor::Backlog;
+use paternoster_observe::trace::{RequestTrace, Sending, TRACE_RESPONSE};
 
 use super::Problem;
 use crate::{
-    executor::Backlog,
     frontend::{intake::Encoding, unsent::admitted},
-    observe::trace::{RequestTrace, Sending, TRACE_RESPONSE},
     wire::json,
 };
 

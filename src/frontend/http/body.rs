@@ -9,13 +9,11 @@ use http::{
     header::{ACCEPT_ENCODING, CONTENT_ENCODING},
 };
 use http_body::Body as _;
+use paternoster_observe::budget::{Budget, Exhausted, Reservation};
 use tokio::time::{Instant, timeout_at};
 
 use super::{Problem, head::elements};
-use crate::{
-    budget::{Budget, Exhausted, Reservation},
-    frontend::intake::{Buffer, Encoding, Inflate, InflateError, Message, ROOM_PATIENCE, Workers, no_room},
-};
+use crate::frontend::intake::{Buffer, Encoding, Inflate, InflateError, Message, ROOM_PATIENCE, Workers, no_room};
 
 /// Maximum pause between two pieces of a body.
 const PAUSE_PATIENCE: Duration = Duration::from_secs(30);

@@ -6,13 +6,13 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::{StatusCode, request::Parts};
+use paternoster_observe::StatsSnapshot;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{Problem, api::Api, path::ModelPath};
 use crate::{
     frontend::methods,
-    observe::StatsSnapshot,
     wire::pb::{
         ModelMetadataRequest, ModelMetadataResponse, ModelReadyRequest, ServerMetadataRequest, ServerMetadataResponse,
         model_metadata_response::TensorMetadata,

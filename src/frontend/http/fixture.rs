@@ -3,19 +3,19 @@
 use std::{fs, path::Path, sync::Arc};
 
 use bytes::{BufMut, Bytes, BytesMut};
+use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, Repeat};
+use paternoster_executor::{ModelHandle, Pool, PoolOptions};
+use paternoster_model::{DataType, Dims};
+use paternoster_observe::{
+    LogOptions, Logging,
+    budget::Budgets,
+    trace::{TraceOptions, Tracer},
+};
+use paternoster_onnx::{Port, PortDim, Signature};
 use tempfile::TempDir;
 
 use crate::{
-    budget::Budgets,
-    engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, Repeat},
-    executor::{ModelHandle, Pool, PoolOptions},
     frontend::{Readiness, Services},
-    model::{DataType, Dims},
-    observe::{
-        LogOptions, Logging,
-        trace::{TraceOptions, Tracer},
-    },
-    onnx::{Port, PortDim, Signature},
     repository::{ControlMode, LoadAttempt, LoadRequest, Loader, Options, Repository},
     wire::SharedMemory,
 };

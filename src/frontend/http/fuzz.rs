@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 use axum::Router;
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode, header::CONTENT_TYPE};
+use paternoster_observe::{budget::Budgets, timeline::Timeline};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     runtime::Runtime,
@@ -14,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::{HttpConfig, fixture::Fixture, listener, routes};
-use crate::{budget::Budgets, observe::timeline::Timeline};
 
 /// Capacity of the connection each way, enough for all responses. If a peer does not read, hyper sends its response to
 /// a malformed request before the rest of the previous response, which only harms that peer.

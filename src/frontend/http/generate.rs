@@ -11,6 +11,8 @@ use axum::{
 use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderValue, header::CONTENT_TYPE};
+use paternoster_executor::{Backlog, InferError};
+use paternoster_observe::trace::{RequestTrace, Transport};
 use tracing::{Instrument, Span};
 
 use super::{
@@ -22,7 +24,6 @@ use super::{
     path::ModelPath,
 };
 use crate::{
-    executor::{self, Backlog, InferError},
     frontend::{
         clients::ClientPlace,
         intake::{Admitted, Held, MOST_BUILT_HERE_BYTES},
@@ -31,8 +32,6 @@ use crate::{
         trace::{Received, begin, responded},
         unsent::counted,
     },
-    observe::trace::{RequestTrace, Transport},
-    pipeline,
     repository::ModelVersion,
     wire::{
         Kind, ReplyPlan, RequestError, encode,
@@ -118,8 +117,8 @@ struct Responses {
 }
 
 enum Source {
-    One(Option<pipeline::PendingResponse>),
-    Many(pipeline::Responses),
+    One(Option<paternoster_pipeline::PendingResponse>),
+    Many(paternoster_pipeline::Responses),
 }
 
 impl Responses {
@@ -135,7 +134,7 @@ impl Responses {
         Some(self.written(response))
     }
 
-    fn written(&self, response: Result<executor::Response, InferError>) -> Result<Vec<u8>, RequestError> {
+    fn written(&self, response: Result<paternoster_executor::Response, InferError>) -> Result<Vec<u8>, RequestError> {
         let _sending = self.trace.as_ref().map(|trace| {
             responded(trace, &self.version, &response);
             trace.sending()

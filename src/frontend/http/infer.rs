@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::{extract::Request, extract::State, response::Response};
+use axum::{
+    extract::{Request, State},
+    response::Response,
+};
 use http::{HeaderMap, StatusCode};
+use paternoster_observe::{budget::Reservation, trace::Transport};
 use tracing::{Instrument, Span};
 
 use super::{
@@ -14,8 +18,6 @@ use super::{
     path::ModelPath,
 };
 use crate::{
-    budget::Reservation,
-    executor,
     frontend::{
         Services,
         intake::{
@@ -24,7 +26,6 @@ use crate::{
         span,
         trace::{Received, begin, responded},
     },
-    observe::trace::Transport,
     repository::{Caller, ModelVersion},
     wire::{
         Kind, ReplyPlan, RequestError, encode,
@@ -88,7 +89,12 @@ async fn answer(api: &Api, path: ModelPath, request: Request, span: &Span) -> Re
 }
 
 /// Returns the bytes of outputs if encoding them would block an I/O thread.
-fn is_large(version: &ModelVersion, forms: &Forms, response: &executor::Response, packed: bool) -> Option<usize> {
+fn is_large(
+    version: &ModelVersion,
+    forms: &Forms,
+    response: &paternoster_executor::Response,
+    packed: bool,
+) -> Option<usize> {
     let outputs = || response.outputs.iter().zip(&version.spec().outputs);
     let bytes: usize = outputs().map(|(output, _)| output.data.len()).sum();
     let as_json = outputs().filter(|(_, spec)| !forms.is_binary(&spec.name)).map(|(output, _)| output.data.len());
@@ -100,7 +106,7 @@ fn write(
     version: &ModelVersion,
     plan: &ReplyPlan,
     forms: &Forms,
-    response: executor::Response,
+    response: paternoster_executor::Response,
 ) -> Result<Answer, RequestError> {
     let response = encode::encode(version.spec(), plan, response)?;
     let reply = json::reply(response, forms).map_err(|error| error.with_id(&*plan.id))?;

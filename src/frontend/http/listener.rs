@@ -6,6 +6,7 @@ use axum::{Router, response::IntoResponse};
 use http::Request;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use paternoster_observe::budget::{Budget, Reservation};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     time::{sleep, timeout},
@@ -20,15 +21,12 @@ use super::{
     head::{self, MOST_HEAD_BYTES, Watched},
     host::Names,
 };
-use crate::{
-    budget::{Budget, Reservation},
-    frontend::{
-        Services,
-        clients::Identity,
-        listen::{Listener, Stream, peer_address, turn_away},
-        services::ConnectionHolds,
-        tls::Certificates,
-    },
+use crate::frontend::{
+    Services,
+    clients::Identity,
+    listen::{Listener, Stream, peer_address, turn_away},
+    services::ConnectionHolds,
+    tls::Certificates,
 };
 
 /// Sent to a connection that exceeds the connection limit.

@@ -37,10 +37,10 @@ mod timeline;
 
 use std::{io, sync::Arc, time::Duration};
 
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
-
 #[cfg(any(test, feature = "fuzzing"))]
 pub use fuzz::http;
+use paternoster_observe::{LoadedVersion, Metrics, budget::Budget, timeline::Timeline};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::overview::answer as overview_answer;
 use self::{config_json::ConfigSchemaError, host::Names, problem::Problem};
@@ -48,11 +48,7 @@ use super::{
     Endpoint, RestrictedProtocol, RestrictionError, Services, TlsConfig, TlsError,
     tls::{Certificates, Uncertified},
 };
-use crate::{
-    budget::Budget,
-    observe::{LoadedVersion, Metrics, timeline::Timeline},
-    repository::{ModelVersion, Repository},
-};
+use crate::repository::{ModelVersion, Repository};
 
 /// The protocol's ALPN name.
 const HTTP_1: &[u8] = b"http/1.1";

@@ -23,6 +23,7 @@ mod tests {
 
     use axum::body::Body;
     use http::{Request, StatusCode};
+    use paternoster_observe::{budget::Budgets, timeline::Timeline};
     use serde_json::Value;
     use tower::ServiceExt;
 
@@ -30,7 +31,6 @@ mod tests {
         super::{HttpConfig, fixture::Fixture, routes},
         *,
     };
-    use crate::{budget::Budgets, observe::timeline::Timeline};
 
     fn described() -> Value {
         serde_json::from_str(DESCRIPTION).expect("JSON")

@@ -10,6 +10,7 @@ use axum::{
     routing::{MethodRouter, get, post},
 };
 use http::{Method, StatusCode, Uri, header::CONTENT_TYPE};
+use paternoster_observe::{Metrics, timeline::Timeline};
 
 use super::{
     HttpConfig, HttpStartError, Problem,
@@ -27,10 +28,7 @@ use super::{
     text,
     timeline::TimelineRoute,
 };
-use crate::{
-    frontend::{Protocol, Services, intake::Workers, restricted::Restrictions},
-    observe::{Metrics, timeline::Timeline},
-};
+use crate::frontend::{Protocol, Services, intake::Workers, restricted::Restrictions};
 
 /// The path of the metrics.
 const METRICS: &str = "/metrics";

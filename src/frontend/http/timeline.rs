@@ -16,10 +16,10 @@ use http::{
     StatusCode,
     header::{CONTENT_LENGTH, CONTENT_TYPE},
 };
+use paternoster_observe::timeline::{Recording, Timeline};
 use tokio::{sync::Mutex, task::spawn_blocking, time::Instant};
 
 use super::Problem;
-use crate::observe::timeline::{Recording, Timeline};
 
 /// Maximum number of timelines in memory, since each may take tens of megabytes. While clients read as many, others get
 /// the latest of them.

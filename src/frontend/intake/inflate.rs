@@ -7,10 +7,10 @@ use std::{
 
 use bytes::{Buf, Bytes, buf::Reader};
 use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
+use paternoster_observe::budget::{Exhausted, Reservation};
 use tonic::Status;
 
 use super::{Buffer, Encoding, Message, ROOM_PATIENCE, Workers, no_room};
-use crate::budget::{Exhausted, Reservation};
 
 /// Bytes of output per step.
 const STEP_BYTES: usize = 256 << 10;

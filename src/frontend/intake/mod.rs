@@ -7,21 +7,17 @@ mod workers;
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use tonic::Status;
-
 pub(super) use buffer::Buffer;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) use buffer::TRUSTED_BYTES;
+use bytes::Bytes;
 pub(super) use inflate::{Inflate, InflateError};
+use paternoster_executor::InputTensor;
+use paternoster_observe::budget::{Exhausted, Reservation, SharedReservation};
+use tonic::Status;
 pub(super) use workers::Workers;
 
-use crate::{
-    budget::{Exhausted, Reservation, SharedReservation},
-    executor::InputTensor,
-    repository::ModelVersion,
-    wire::Decoded,
-};
+use crate::{repository::ModelVersion, wire::Decoded};
 
 /// How long a message waits for room in the budget of bytes. Meanwhile its body is not read, so flow control stops the
 /// peer.

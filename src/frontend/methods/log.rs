@@ -1,10 +1,10 @@
 //! LogSettings: reads and changes log settings at run time.
 
+use paternoster_observe::{LogSettingError, LogValue};
 use tonic::Status;
 
-use crate::frontend::Services;
 use crate::{
-    observe::{LogSettingError, LogValue},
+    frontend::Services,
     wire::pb::{
         self,
         log_settings_request::setting_value::ParameterChoice as Given,

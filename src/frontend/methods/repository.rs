@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
+use paternoster_observe::budget::{Reservation, SharedReservation};
 use tonic::Status;
 
 use super::unresolved::uncontrolled;
-use crate::frontend::Services;
 use crate::{
-    budget::{Reservation, SharedReservation},
+    frontend::Services,
     repository::Overrides,
     wire::pb::{
         self, ModelRepositoryParameter, model_repository_parameter::ParameterChoice,
@@ -130,10 +130,10 @@ fn wrong_type(key: &str, expected: &str) -> Status {
 
 #[cfg(test)]
 mod tests {
+    use paternoster_observe::budget::Budget;
     use tonic::Code;
 
     use super::*;
-    use crate::budget::Budget;
 
     fn parameter(key: &str, choice: ParameterChoice) -> HashMap<String, ModelRepositoryParameter> {
         HashMap::from([(key.to_owned(), ModelRepositoryParameter { parameter_choice: Some(choice) })])

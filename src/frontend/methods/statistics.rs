@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use paternoster_observe::{BatchStats, InferenceStats, ResponseStats, StatsSnapshot, Tally};
 use tokio::task::spawn_blocking;
 use tonic::Status;
 
 use super::unresolved;
-use crate::frontend::Services;
 use crate::{
-    observe::{BatchStats, InferenceStats, ResponseStats, StatsSnapshot, Tally},
+    frontend::Services,
     repository::{ModelVersion, ResolveError},
     wire::pb::{self, StatisticDuration},
 };

@@ -1,10 +1,10 @@
 //! TraceSetting: which requests are traced, globally and per model.
 
+use paternoster_observe::trace::TraceSettingError;
 use tonic::Status;
 
-use crate::frontend::Services;
 use crate::{
-    observe::trace::TraceSettingError,
+    frontend::Services,
     wire::pb::{self, trace_setting_response::SettingValue},
 };
 

@@ -1,5 +1,6 @@
 //! Chooses stages and policy from a profile, with a reason for each choice.
 
+use paternoster_batching::{DiversityKnobs, InputDiversity, LoadDiversity, OperatorDiversity, Policy};
 use serde::Serialize;
 
 use super::{
@@ -7,7 +8,6 @@ use super::{
     operators::{self, BOUNDARY_NS},
     row_buckets,
 };
-use crate::batching::{DiversityKnobs, InputDiversity, LoadDiversity, OperatorDiversity, Policy};
 
 /// Maximum time of the staged model relative to the whole model, for one row and for a batch of eight. Joining at stage
 /// boundaries shortens the mean by only a few percent, and engines that fuse operators across the cut lose more than

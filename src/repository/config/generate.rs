@@ -1,14 +1,13 @@
 //! `generate`: the inputs and outputs of a decoder, and what its configuration may not have beside it.
 
+use paternoster_model::DataType;
+use paternoster_onnx::{Signature, decoder};
+
 use super::{
     ConfigError, Origin,
     model_config::{datatype_to_pb, sequence_batching},
     pb,
     settings::Settings,
-};
-use crate::{
-    model::DataType,
-    onnx::{Signature, decoder},
 };
 
 /// The output with the generated tokens.

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use paternoster_batching::{Lengths, knob::LengthList};
 use smallvec::SmallVec;
 
 use super::nearest::suggestion;
-use crate::batching::{Lengths, knob::LengthList};
 
 /// The lengths in a configuration, by padded axis.
 type Given = BTreeMap<String, LengthList>;

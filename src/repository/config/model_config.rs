@@ -3,13 +3,11 @@
 
 use std::sync::LazyLock;
 
+use paternoster_model::DataType;
+use paternoster_onnx::{Port, Signature};
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, Value};
 
 use super::{nearest::suggestion, pb};
-use crate::{
-    model::DataType,
-    onnx::{Port, Signature},
-};
 
 static MODEL_CONFIG: LazyLock<Option<MessageDescriptor>> = LazyLock::new(|| {
     let pool = DescriptorPool::decode(pb::DESCRIPTORS).ok()?;

@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
+use paternoster_batching::knob::given;
+use paternoster_pipeline::{BuiltIn, Condition, Graph, GraphFault, Port, Runs, Step, Test};
+
 use super::{
     ConfigError, Origin,
     model::{ModelStep, PipelineStep, Scalar, When},
     pb::{self, model_config::SchedulingChoice, model_ensembling},
     settings::Settings,
-};
-use crate::{
-    batching::knob::given,
-    pipeline::{BuiltIn, Condition, Graph, GraphFault, Port, Runs, Step, Test},
 };
 
 /// The platform of pipelines in `ModelConfig`, as in Triton.

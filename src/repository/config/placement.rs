@@ -1,14 +1,13 @@
 //! Where a model runs: its engine, the precision of its products, and its devices.
 
+use paternoster_engine::{OnnxEngine, Precision};
+use paternoster_executor::{Placement, Site};
+
 use super::{
     ConfigError, Origin,
     pb::{self, model_instance_group::Kind},
     settings::{OPENVINO, REPEAT, Settings},
     values::{Parsed, PartName},
-};
-use crate::{
-    engine::{OnnxEngine, Precision},
-    executor::{Placement, Site},
 };
 
 /// Returns the devices that the instance groups name together. If one group leaves the choice to the server (KIND_AUTO,

@@ -2,11 +2,12 @@
 //! the largest number of units of each resource that any group names, and has the best priority of any group. A group
 //! without settings has priority 1, as in Triton.
 
+use paternoster_batching::{RateLimiterKnobs, ResourceDemand};
+
 use super::{
     ConfigError, Origin,
     pb::{self, model_rate_limiter::Resource},
 };
-use crate::batching::{RateLimiterKnobs, ResourceDemand};
 
 /// Returns the settings of all instance groups together.
 pub fn read(config: &pb::ModelConfig) -> RateLimiterKnobs {

@@ -8,6 +8,12 @@ use std::{
     str::FromStr,
 };
 
+use paternoster_batching::{
+    PolicyKind,
+    knob::{LengthList, given},
+};
+use paternoster_engine::{OnnxEngine, Precision};
+use paternoster_model::{AxisLength, AxisLengthError, SymbolId};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
@@ -16,14 +22,6 @@ use super::{
     model_config::sequence_batching,
     pb,
     values::{Parsed, PartName, Symbol},
-};
-use crate::{
-    batching::{
-        PolicyKind,
-        knob::{LengthList, given},
-    },
-    engine::{OnnxEngine, Precision},
-    model::{AxisLength, AxisLengthError, SymbolId},
 };
 
 /// The backend that runs ONNX graphs.

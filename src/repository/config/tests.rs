@@ -3,16 +3,14 @@
 
 use std::collections::BTreeMap;
 
+use paternoster_batching::PolicyKind;
 use proptest::{option, prelude::*, sample::select};
 use serde_json::{Value as Json, json};
 
-use crate::{
-    batching::PolicyKind,
-    repository::config::{
-        fuzz::{check_forms, load},
-        model::{Batching, MAX_STAGES, PolicyName},
-        yaml,
-    },
+use crate::repository::config::{
+    fuzz::{check_forms, load},
+    model::{Batching, MAX_STAGES, PolicyName},
+    yaml,
 };
 
 /// Values of a schema: each keyword, both flags, the bounds of numbers, lists of one and two items, and mappings of one

@@ -9,16 +9,14 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use paternoster_pipeline::{Models, PipelineOptions, Servable};
 use tokio::{
     sync::OwnedMutexGuard,
     time::{sleep, timeout},
 };
 
 use super::{Control, Demand, fault::LoadFault};
-use crate::{
-    pipeline::{Models, PipelineOptions, Servable},
-    repository::{ControlMode, LoadAttempt, scan::Found},
-};
+use crate::repository::{ControlMode, LoadAttempt, scan::Found};
 
 /// Time between two looks at whether a pipeline that waits for its turn is needed by the one whose turn it is.
 const LOOK: Duration = Duration::from_millis(20);

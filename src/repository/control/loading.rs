@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use paternoster_observe::{CardMemory, budget::SharedReservation};
+use paternoster_pipeline::{Cached, Servable};
 use tokio::{
     task::JoinSet,
     time::{Instant, timeout},
@@ -29,11 +31,6 @@ use crate::repository::{
     scan::{self, Found},
     stores::LetGo,
     table::{Footprint, Measured, Retired},
-};
-use crate::{
-    budget::SharedReservation,
-    observe::CardMemory,
-    pipeline::{Cached, Servable},
 };
 
 /// Time for a load that was ended early to return. If it does not, its result is dropped when it does.

@@ -8,21 +8,18 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use paternoster_observe::{ResidencyStats, budget::Reservation};
 use tokio::{
     sync::Notify,
     time::{Instant, sleep, timeout},
 };
 
 use super::{Control, fault::LoadFault};
-use crate::{
-    budget::Reservation,
-    observe::ResidencyStats,
-    repository::{
-        LoadAttempt,
-        prepare::Plan,
-        residency::{Holders, Resident, Room, Wanted, room},
-        table::Retired,
-    },
+use crate::repository::{
+    LoadAttempt,
+    prepare::Plan,
+    residency::{Holders, Resident, Room, Wanted, room},
+    table::Retired,
 };
 
 /// Bytes of a version apart from its files: session, buffers, threads' shares.

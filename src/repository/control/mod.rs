@@ -21,6 +21,8 @@ use std::{
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use paternoster_observe::{RepositoryStats, budget::Budget};
+use paternoster_pipeline::Workers;
 use tokio::{
     sync::{Semaphore, watch},
     time::Instant,
@@ -36,7 +38,6 @@ use super::{
     serving::Serving,
     table::{Retired, Table},
 };
-use crate::{budget::Budget, observe::RepositoryStats, pipeline::Workers};
 
 /// Why a model is to be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,19 +15,16 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use paternoster_observe::{ResidencyReading, ResidencyStats, budget::Budget};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     time::{Instant, timeout},
 };
 
 use super::{Control, Demand, fault::LoadFault};
-use crate::{
-    budget::Budget,
-    observe::{ResidencyReading, ResidencyStats},
-    repository::{
-        LoadAttempt, ModelVersion, Overrides, ResolveError, config::model::PipelineStep, configuration, directory,
-        scan::Found,
-    },
+use crate::repository::{
+    LoadAttempt, ModelVersion, Overrides, ResolveError, config::model::PipelineStep, configuration, directory,
+    scan::Found,
 };
 
 /// Most requests that wait for models. Those of one client have a quarter of these places.

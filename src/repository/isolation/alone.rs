@@ -7,21 +7,19 @@ use std::{
 };
 
 use bytes::Bytes;
+use paternoster_engine::{
+    Engines, OnnxEngine, Precision, Program,
+    onnxruntime::{Runtime, RuntimeOptions},
+    openvino::{OpenVino, OpenVinoOptions},
+};
+use paternoster_onnx::{ExternalFiles, SealedModel};
 use rustix::process::{Resource, Rlimit, Signal, getppid, set_parent_process_death_signal, setrlimit};
 
 use super::{
     memory,
     trial::{MemoryReport, REASON_MAX_BYTES, REFUSED, Trial},
 };
-use crate::{
-    engine::{
-        Engines, OnnxEngine, Precision, Program,
-        onnxruntime::{Runtime, RuntimeOptions},
-        openvino::{OpenVino, OpenVinoOptions},
-    },
-    onnx::{ExternalFiles, SealedModel},
-    repository::{StageCuts, staging},
-};
+use crate::repository::{StageCuts, staging};
 
 /// Reads a model from standard input, opens it within the limits that come with it, and exits: with status 0 and the
 /// memory that it took on standard output, or with a nonzero status and the reason.

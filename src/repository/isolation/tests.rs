@@ -1,13 +1,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use paternoster_engine::{OnnxEngine, Precision};
+use paternoster_observe::budget::Budget;
+use paternoster_onnx::ExternalFiles;
 
 use super::*;
-use crate::{
-    budget::Budget,
-    engine::{OnnxEngine, Precision},
-    onnx::ExternalFiles,
-};
 
 /// What a process reports that took 3 MB at most and keeps 2 MB.
 const REPORT: &str = r#"{"peak_bytes":3000000,"kept_bytes":2000000}"#;

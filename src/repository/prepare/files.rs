@@ -8,6 +8,9 @@ use std::{
 };
 
 use bytes::Bytes;
+use paternoster_batching::CostTable;
+use paternoster_engine::{OnnxEngine, Precision};
+use paternoster_onnx::ExternalFiles;
 
 use super::{
     super::{
@@ -23,11 +26,6 @@ use super::{
         configuration,
     },
     Plan,
-};
-use crate::{
-    batching::CostTable,
-    engine::{OnnxEngine, Precision},
-    onnx::ExternalFiles,
 };
 
 /// The key that names libraries of custom operators.

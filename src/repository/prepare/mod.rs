@@ -10,6 +10,10 @@ use std::{
 };
 
 use bytes::Bytes;
+use paternoster_engine::OnnxEngine;
+use paternoster_model::ModelSpec;
+use paternoster_onnx::{ExternalFiles, decoder, recurrent::runs_over_batch};
+use paternoster_pipeline::{Pipeline, PipelineFault, PipelineOptions};
 
 use self::files::{OPERATORS, operator_names};
 use super::{
@@ -18,8 +22,7 @@ use super::{
         ConfigError, Origin, Settings, check, complete, convert, generate,
         lengths::PreparedLengths,
         model::{Generate, PipelineStep, PolicyName, Text},
-        pb,
-        pb::{model_config::SchedulingChoice, model_version_policy::PolicyChoice},
+        pb::{self, model_config::SchedulingChoice, model_version_policy::PolicyChoice},
         pipeline, placement,
         policies::Automatic,
         sequences,
@@ -32,12 +35,6 @@ use super::{
     rollout::Rollout,
     text::{self, TextModel},
     warmup,
-};
-use crate::{
-    engine::OnnxEngine,
-    model::ModelSpec,
-    onnx::{ExternalFiles, decoder, recurrent::runs_over_batch},
-    pipeline::{Pipeline, PipelineFault, PipelineOptions},
 };
 
 /// How configurations are read and completed.

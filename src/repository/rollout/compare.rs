@@ -1,11 +1,8 @@
 //! Compares two responses to one request.
 
 use half::{bf16, f16};
-
-use crate::{
-    executor::{OutputTensor, Response},
-    model::{DataType, ModelSpec},
-};
+use paternoster_executor::{OutputTensor, Response};
+use paternoster_model::{DataType, ModelSpec};
 
 /// How an answer differs from another one.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,9 +91,9 @@ fn relative(first: f64, second: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use paternoster_model::{Dims, TensorSpec};
 
     use super::*;
-    use crate::model::{Dims, TensorSpec};
 
     fn spec(outputs: &[(&str, DataType)]) -> ModelSpec {
         let outputs = outputs.iter().map(|(name, datatype)| TensorSpec::new(*name, *datatype, &[-1]));

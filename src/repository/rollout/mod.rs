@@ -17,17 +17,15 @@ use std::{
 };
 
 use http::{HeaderMap, HeaderName};
+use paternoster_executor::{Backlog, InferRequest};
+use paternoster_observe::budget::Budget;
+use paternoster_pipeline::PendingResponse;
 use sha2::{Digest, Sha256};
 
 use self::shadow::Shadow;
 use super::{
     ModelVersion, Requester,
     config::{ConfigError, Origin, Settings},
-};
-use crate::{
-    budget::Budget,
-    executor::{Backlog, InferRequest},
-    pipeline::PendingResponse,
 };
 
 /// Largest relative difference that counts as none, unless the configuration says so.

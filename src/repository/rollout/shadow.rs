@@ -7,6 +7,13 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use paternoster_executor::{Backlog, InferError, InferRequest, Response};
+use paternoster_model::{ModelSpec, ShapeText};
+use paternoster_observe::{
+    RequestEnd, ShadowResult,
+    budget::{Budget, Reservation},
+};
+use paternoster_pipeline::{PendingResponse, Servable};
 use tokio::{
     runtime::Handle,
     sync::{OwnedSemaphorePermit, Semaphore, oneshot},
@@ -16,14 +23,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::compare::{Difference, What, difference};
-use crate::{
-    budget::{Budget, Reservation},
-    executor::{Backlog, InferError, InferRequest, Response},
-    model::{ModelSpec, ShapeText},
-    observe::{RequestEnd, ShadowResult},
-    pipeline::{PendingResponse, Servable},
-    repository::ModelVersion,
-};
+use crate::repository::ModelVersion;
 
 /// Most requests of a model that are compared at a time, those that wait for the shadow among them. Each keeps its
 /// inputs and both answers.

@@ -3,17 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use super::config::stages::{ExitRequest, ExitRequestTo, StageCuts, StageRequest};
-use crate::{
-    model::{
-        BoundaryDim, BoundaryTensor, Exit, ExitTo, ModelSpec, Sink, Source, StagePlan, StageSpec, SymbolId, TensorSpec,
-    },
-    onnx::{
-        Model, PortDim,
-        cut::{Cuts, StageGraph, StagePort, cut},
-        infer::infer,
-    },
+use paternoster_model::{
+    BoundaryDim, BoundaryTensor, Exit, ExitTo, ModelSpec, Sink, Source, StagePlan, StageSpec, SymbolId, TensorSpec,
 };
+use paternoster_onnx::{
+    Model, PortDim,
+    cut::{Cuts, StageGraph, StagePort, cut},
+    infer::infer,
+};
+
+use super::config::stages::{ExitRequest, ExitRequestTo, StageCuts, StageRequest};
 
 /// Cuts a model as configured. Returns the plan of its stages, and their graphs in order.
 ///

@@ -1,14 +1,12 @@
+use paternoster_model::DataType;
+use paternoster_onnx::{
+    build::Graph,
+    dims,
+    zoo::{self, Width},
+};
 use smallvec::SmallVec;
 
 use super::*;
-use crate::{
-    model::DataType,
-    onnx::{
-        build::Graph,
-        dims,
-        zoo::{self, Width},
-    },
-};
 
 fn spec(inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>, symbols: &[&str]) -> ModelSpec {
     let symbols = symbols.iter().map(|&symbol| symbol.to_owned()).collect();

@@ -19,10 +19,11 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use paternoster_observe::StartCacheReading;
 
 use self::entries::Entries;
 use super::isolation::MemoryReport;
-use crate::{observe::StartCacheReading, profile};
+use crate::profile;
 
 /// The cache directory of a server (`--cache-directory`). Several servers of one user may share it.
 #[derive(Clone, Debug)]

@@ -9,13 +9,14 @@ use std::{
     sync::Arc,
 };
 
+use paternoster_pipeline::WeakServable;
+
 pub use self::index::IndexEntry;
 pub(super) use self::residents::{Footprint, Measured};
 use super::{
     ModelVersion,
     serving::{Served, Serving, Usage},
 };
-use crate::pipeline::WeakServable;
 
 /// Most unloaded versions that are remembered per model, so that requests for them get a precise error.
 const MAX_UNLOADED_VERSIONS: usize = 1000;

@@ -2,11 +2,10 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use paternoster_observe::ModelMemory;
+
 use super::{Model, State, Table};
-use crate::{
-    observe::ModelMemory,
-    repository::residency::{Hold, Resident},
-};
+use crate::repository::residency::{Hold, Resident};
 
 /// What the ready versions of a model take, and what is known of their load.
 #[derive(Clone, Copy, Debug)]

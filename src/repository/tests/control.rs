@@ -7,13 +7,11 @@ use std::{
 };
 
 use bytes::Bytes;
+use paternoster_observe::budget::{Budget, Reservation, SharedReservation};
 use tokio::{task::JoinHandle, time::timeout};
 
 use super::fake::{Directory, GARBAGE, explicit, index, load, start, start_with, states, until};
-use crate::{
-    budget::{Budget, Reservation, SharedReservation},
-    repository::{ControlError, Overrides, Repository, ResolveError},
-};
+use crate::repository::{ControlError, Overrides, Repository, ResolveError};
 
 fn row(name: &str, version: &str, state: &str, reason: &str) -> [String; 4] {
     [name, version, state, reason].map(str::to_owned)

@@ -13,20 +13,17 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
+use paternoster_batching::Knobs;
+use paternoster_engine::{Batch, EngineError, Execution, Program};
+use paternoster_executor::{ModelHandle, Pool, PoolOptions};
+use paternoster_model::{DataType, ModelSpec};
+use paternoster_observe::{LatencyMetrics, RequestBudgets, budget::Budget};
+use paternoster_onnx::{Port, PortDim, Signature};
 use tempfile::TempDir;
 
-use crate::{
-    batching::Knobs,
-    budget::Budget,
-    engine::{Batch, EngineError, Execution, Program},
-    executor::{ModelHandle, Pool, PoolOptions},
-    model::{DataType, ModelSpec},
-    observe::{LatencyMetrics, RequestBudgets},
-    onnx::{Port, PortDim, Signature},
-    repository::{
-        ControlMode, IndexEntry, LoadAttempt, LoadRequest, Loader, Options, Overrides, Repository, ResidencyOptions,
-        changes::ChangeDetector, config::complete, polling,
-    },
+use crate::repository::{
+    ControlMode, IndexEntry, LoadAttempt, LoadRequest, Loader, Options, Overrides, Repository, ResidencyOptions,
+    changes::ChangeDetector, config::complete, polling,
 };
 
 /// Content of a program file that does not load.

@@ -7,18 +7,16 @@ use std::{
 };
 
 use bytes::Bytes;
+use paternoster_observe::ResidencyReading;
 use tokio::{
     task::JoinHandle,
     time::{advance, pause, resume, sleep},
 };
 
 use super::fake::{Directory, FakeLoader, GARBAGE, explicit, index, load, options, start_with, states, until};
-use crate::{
-    observe::ResidencyReading,
-    repository::{
-        ControlError, ControlMode, ModelVersion, Options, Overrides, Repository, Requester, ResidencyOptions,
-        ResolveError, changes::ChangeDetector, control::on_demand::MAX_WAITING, polling,
-    },
+use crate::repository::{
+    ControlError, ControlMode, ModelVersion, Options, Overrides, Repository, Requester, ResidencyOptions, ResolveError,
+    changes::ChangeDetector, control::on_demand::MAX_WAITING, polling,
 };
 
 const LONG: Duration = Duration::from_secs(3600);

@@ -1,12 +1,12 @@
 //! From directories to load requests.
 
-use super::fake::{Directory, FakeLoader, explicit, load, options, start};
-use crate::{
-    batching::{CostPoint, CostTable, Policy},
-    engine::OnnxEngine,
-    repository::{ControlMode, EngineKind, Options, Repository, StageCuts},
-};
 use std::sync::Arc;
+
+use paternoster_batching::{CostPoint, CostTable, Policy};
+use paternoster_engine::OnnxEngine;
+
+use super::fake::{Directory, FakeLoader, explicit, load, options, start};
+use crate::repository::{ControlMode, EngineKind, Options, Repository, StageCuts};
 
 async fn reason(files: &[(&str, &str)]) -> String {
     let directory = Directory::new();

@@ -14,17 +14,14 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use parking_lot::Mutex;
+use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program};
+use paternoster_executor::{InferRequest, InputTensor, ModelHandle, Pool, PoolOptions};
+use paternoster_model::Dims;
+use paternoster_observe::{RequestBudgets, ShadowResult, budget::Budget};
+use paternoster_onnx::Signature;
 
 use super::fake::{Directory, FakeLoader, explicit, load, options, start};
-use crate::{
-    budget::Budget,
-    engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program},
-    executor::{InferRequest, InputTensor, ModelHandle, Pool, PoolOptions},
-    model::Dims,
-    observe::{RequestBudgets, ShadowResult},
-    onnx::Signature,
-    repository::{ControlMode, LoadAttempt, LoadRequest, Loader, Options, Repository, Requester},
-};
+use crate::repository::{ControlMode, LoadAttempt, LoadRequest, Loader, Options, Repository, Requester};
 
 const CLIENT: Requester = Requester::Connection(0);
 

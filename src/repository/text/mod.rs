@@ -5,6 +5,15 @@ mod section;
 
 use std::{cell::RefCell, collections::BTreeMap, path::Path, sync::Arc};
 
+use paternoster_batching::knob::Whole;
+use paternoster_executor::ModelHandle;
+use paternoster_model::{DataType, ModelSpec, TensorSpec, text};
+use paternoster_pipeline::{BuiltIn, Graph, Pipeline, PipelineOptions, Port, Runs, Servable, Step};
+use paternoster_text::{
+    DEFAULT_MAX_BYTES, Layout, MAX_TOKENIZER_BYTES, Pool, PoolOptions, Pooling, STATES, Task, TextTokenizer, Tokenize,
+    TokenizeOptions, TokenizerOptions, Truncate, hugging_face, output,
+};
+
 use self::section::{name_of, override_layout, pooling_of, truncate_of};
 use super::{
     bounded_file::read_up_to,
@@ -16,16 +25,6 @@ use super::{
     },
     directory::TOKENIZER,
     version::{MULTI_LABEL, PROBLEM_TYPE},
-};
-use crate::{
-    batching::knob::Whole,
-    executor::ModelHandle,
-    model::{DataType, ModelSpec, TensorSpec, text},
-    pipeline::{BuiltIn, Graph, Pipeline, PipelineOptions, Port, Runs, Servable, Step},
-    text::{
-        DEFAULT_MAX_BYTES, Layout, MAX_TOKENIZER_BYTES, Pool, PoolOptions, Pooling, STATES, Task, TextTokenizer,
-        Tokenize, TokenizeOptions, TokenizerOptions, Truncate, hugging_face, output,
-    },
 };
 
 /// What exports call the states of tokens.

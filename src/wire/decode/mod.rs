@@ -19,15 +19,14 @@ mod typed;
 
 use std::{collections::HashMap, iter};
 
+use paternoster_executor::{CardPorts, InferRequest, InputTensor};
+use paternoster_model::{DataType, Dims, ModelSpec, RequestShape};
+
 pub use self::{parameters::EMPTY_FINAL_RESPONSE, parse::parse};
 use super::{
     ReplyPlan, RequestError, SharedMemory,
     fault::{Fault, InputCount, InputFault, Names},
     pb::{self, model_infer_request::InferInputTensor},
-};
-use crate::{
-    executor::{CardPorts, InferRequest, InputTensor},
-    model::{DataType, Dims, ModelSpec, RequestShape},
 };
 
 /// A request for the executor, with the plan of its reply.

@@ -3,16 +3,14 @@
 //! A request runs on one card: the first that such a tensor lies on. Tensors on others, and those that a card does not
 //! read or write in place, are copied through the host.
 
+use paternoster_device::cuda::ImportedSlice;
+use paternoster_executor::{CardPorts, CardTensors};
+use paternoster_model::{ModelSpec, TensorSpec, element_count};
 use smallvec::SmallVec;
 
 use super::super::{
     plan::{OutputForm, OutputPlan, Selection},
     shared_memory::RegionSlice,
-};
-use crate::{
-    device::cuda::ImportedSlice,
-    executor::{CardPorts, CardTensors},
-    model::{ModelSpec, TensorSpec, element_count},
 };
 
 /// Cards move rows in words of this many bytes.

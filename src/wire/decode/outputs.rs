@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use paternoster_model::{DataType, ModelSpec, TensorSpec};
 use smallvec::SmallVec;
 
 use super::{
@@ -13,7 +14,6 @@ use super::{
     },
     parameters,
 };
-use crate::model::{DataType, ModelSpec, TensorSpec};
 
 const CLASSIFICATION: &str = "classification";
 

@@ -2,13 +2,14 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use paternoster_model::{CorrelationId, InSequence};
+
 use super::super::{
     SharedMemory,
     fault::{Fault, TensorFault},
     pb::{InferParameter, infer_parameter::ParameterChoice},
     shared_memory::RegionSlice,
 };
-use crate::model::{CorrelationId, InSequence};
 
 /// Asks for a final response, which may be without outputs.
 pub const EMPTY_FINAL_RESPONSE: &str = "triton_enable_empty_final_response";

@@ -3,6 +3,8 @@
 use std::vec;
 
 use bytes::Bytes;
+use paternoster_executor::CardPorts;
+use paternoster_model::DataType;
 
 use super::{
     super::{SharedMemory, fault::InputFault, pb::InferTensorContents, shared_memory::Allowance},
@@ -10,7 +12,6 @@ use super::{
     parameters::{self, Parameters},
     strings, typed,
 };
-use crate::{executor::CardPorts, model::DataType};
 
 /// The payloads of one request, taken input by input.
 #[derive(Debug)]

@@ -1,20 +1,18 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use paternoster_model::TensorSpec;
 
 use super::*;
-use crate::{
-    model::TensorSpec,
-    wire::{
-        Kind,
-        pb::{InferTensorContents, infer_parameter::ParameterChoice},
-        plan::{OutputForm, Selection},
-        tests::{
-            models,
-            requests::{Request, fp32, region},
-            shm::Object,
-            strings,
-        },
+use crate::wire::{
+    Kind,
+    pb::{InferTensorContents, infer_parameter::ParameterChoice},
+    plan::{OutputForm, Selection},
+    tests::{
+        models,
+        requests::{Request, fp32, region},
+        shm::Object,
+        strings,
     },
 };
 

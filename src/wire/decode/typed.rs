@@ -2,12 +2,12 @@
 
 use bytemuck::NoUninit;
 use bytes::Bytes;
+use paternoster_model::DataType;
 
 use super::{
     super::{fault::InputFault, pb::InferTensorContents},
     strings,
 };
-use crate::model::DataType;
 
 /// Returns the elements of a tensor in wire form. Only the field of the tensor's datatype may be filled.
 pub(super) fn into_raw(

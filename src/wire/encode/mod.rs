@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
+use paternoster_executor::{OutputTensor, Response};
+use paternoster_model::{DataType, ModelSpec, TensorSpec, element_count};
 
 use super::{
     Kind, ReplyPlan, RequestError,
@@ -13,10 +15,6 @@ use super::{
     },
     plan::{OutputForm, Selection, parameters},
     shared_memory::{RegionSlice, SharedMemoryError},
-};
-use crate::{
-    executor::{OutputTensor, Response},
-    model::{DataType, ModelSpec, TensorSpec, element_count},
 };
 
 /// Builds the reply to a request, or one of the replies to a decoupled request, according to the plan.

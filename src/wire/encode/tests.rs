@@ -1,13 +1,12 @@
 use std::sync::Arc;
 
+use paternoster_model::{CorrelationId, Dims, InSequence};
+
 use super::*;
-use crate::{
-    model::{CorrelationId, Dims, InSequence},
-    wire::{
-        SharedMemory,
-        plan::OutputPlan,
-        tests::{models, shm::Object, strings},
-    },
+use crate::wire::{
+    SharedMemory,
+    plan::OutputPlan,
+    tests::{models, shm::Object, strings},
 };
 
 fn tensor(shape: &[i64], data: &[u8]) -> OutputTensor {

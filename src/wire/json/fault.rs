@@ -1,9 +1,8 @@
 //! The faults of a request as JSON, before it is checked against its model.
 
-use crate::{
-    model::DataType,
-    wire::{Kind, RequestError},
-};
+use paternoster_model::DataType;
+
+use crate::wire::{Kind, RequestError};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum JsonFault {

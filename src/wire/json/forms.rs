@@ -1,16 +1,15 @@
 //! The form in which a client wants each output: JSON or binary data.
 
+use paternoster_model::{DataType, ModelSpec};
+
 use super::{
     fault::JsonFault,
     header::{Output, Parameters},
 };
-use crate::{
-    model::{DataType, ModelSpec},
-    wire::{
-        ReplyPlan, RequestError,
-        pb::infer_parameter::ParameterChoice,
-        plan::{OutputForm, Selection},
-    },
+use crate::wire::{
+    ReplyPlan, RequestError,
+    pb::infer_parameter::ParameterChoice,
+    plan::{OutputForm, Selection},
 };
 
 /// The outputs that are sent as binary data after the JSON.

@@ -2,13 +2,11 @@
 //! and written elements read back as the same.
 
 use bytes::Bytes;
+use paternoster_model::{DataType, ModelSpec};
 use serde_json::value::RawValue;
 
 use super::{Request, elements, generate, generate_built_bytes, prepare, raw};
-use crate::{
-    model::{DataType, ModelSpec},
-    wire::{fuzz::check_request, models, pb::ModelInferRequest},
-};
+use crate::wire::{fuzz::check_request, models, pb::ModelInferRequest};
 
 /// The fuzz target. The first byte says how much of the rest is JSON (255: all of it); the rest is the body of a
 /// request.

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use bytes::Bytes;
+use paternoster_model::{ModelSpec, TensorSpec, element_count};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
@@ -13,13 +14,10 @@ use super::{
     header::{Limits, Parameter, Text, whole},
     reply,
 };
-use crate::{
-    model::{ModelSpec, TensorSpec, element_count},
-    wire::{
-        Kind, RequestError,
-        decode::size::MOST_ENTRIES,
-        pb::{InferParameter, ModelInferRequest, ModelInferResponse, model_infer_request::InferInputTensor},
-    },
+use crate::wire::{
+    Kind, RequestError,
+    decode::size::MOST_ENTRIES,
+    pb::{InferParameter, ModelInferRequest, ModelInferResponse, model_infer_request::InferInputTensor},
 };
 
 /// The field that holds further parameters and inputs.

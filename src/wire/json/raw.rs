@@ -1,14 +1,12 @@
 //! Raw binary requests: the whole body is the data of the model's only input.
 
 use bytes::{BufMut, Bytes, BytesMut};
+use paternoster_model::{DataType, ModelSpec, TensorSpec, element_count};
 
 use super::{Forms, fault::JsonFault};
-use crate::{
-    model::{DataType, ModelSpec, TensorSpec, element_count},
-    wire::{
-        RequestError,
-        pb::{ModelInferRequest, model_infer_request::InferInputTensor},
-    },
+use crate::wire::{
+    RequestError,
+    pb::{ModelInferRequest, model_infer_request::InferInputTensor},
 };
 
 /// Builds the message for a body without JSON. The shape follows from the model and the length: one row, and at most

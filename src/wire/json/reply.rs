@@ -3,19 +3,16 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
+use paternoster_model::DataType;
 
 use super::{
     Forms,
     elements::{self, WriteFault, string},
 };
-use crate::{
-    model::DataType,
-    wire::{
-        Kind, RequestError,
-        pb::{
-            InferParameter, ModelInferResponse, infer_parameter::ParameterChoice,
-            model_infer_response::InferOutputTensor,
-        },
+use crate::wire::{
+    Kind, RequestError,
+    pb::{
+        InferParameter, ModelInferResponse, infer_parameter::ParameterChoice, model_infer_response::InferOutputTensor,
     },
 };
 

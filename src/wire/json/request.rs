@@ -1,21 +1,19 @@
 //! Converts a body of JSON and binary data to ModelInferRequest.
 
 use bytes::Bytes;
+use paternoster_model::DataType;
 
 use super::{
     Forms, elements,
     fault::{InputFault, JsonFault},
     header::{self, Header, Input, Parameters},
 };
-use crate::{
-    model::DataType,
-    wire::{
-        RequestError,
-        pb::{
-            ModelInferRequest,
-            infer_parameter::ParameterChoice,
-            model_infer_request::{InferInputTensor, InferRequestedOutputTensor},
-        },
+use crate::wire::{
+    RequestError,
+    pb::{
+        ModelInferRequest,
+        infer_parameter::ParameterChoice,
+        model_infer_request::{InferInputTensor, InferRequestedOutputTensor},
     },
 };
 

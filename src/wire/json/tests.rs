@@ -1,15 +1,13 @@
 //! Elements of every datatype to JSON and back, and arbitrary requests.
 
 use bytes::Bytes;
+use paternoster_model::DataType;
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::value::RawValue;
 
 use super::{elements, fuzz::rest, generated, prepare};
-use crate::{
-    model::DataType,
-    wire::pb::{
-        InferParameter, ModelInferResponse, infer_parameter::ParameterChoice, model_infer_response::InferOutputTensor,
-    },
+use crate::wire::pb::{
+    InferParameter, ModelInferResponse, infer_parameter::ParameterChoice, model_infer_response::InferOutputTensor,
 };
 
 const NUMBERS: [DataType; 10] = [

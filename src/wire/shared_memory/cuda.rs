@@ -3,12 +3,12 @@
 use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
-
-use super::SharedMemoryError;
-use crate::device::{
+use paternoster_device::{
     DeviceError,
     cuda::{IMPORT_HANDLE_BYTES, ImportedMemory, Sharing},
 };
+
+use super::SharedMemoryError;
 
 /// The cards whose memory clients may share, by their numbers among those of the driver; or why there are none.
 #[derive(Debug)]

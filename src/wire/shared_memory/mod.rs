@@ -13,6 +13,7 @@ use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
 use parking_lot::RwLock;
+use paternoster_device::cuda::{ImportedMemory, ImportedSlice};
 
 pub use self::error::SharedMemoryError;
 use self::{
@@ -24,7 +25,6 @@ use super::pb::{
     cuda_shared_memory_status_response::RegionStatus as CudaRegionStatus,
     system_shared_memory_status_response::RegionStatus,
 };
-use crate::device::cuda::{ImportedMemory, ImportedSlice};
 
 /// Longest name of a region: the server keeps it, and every status repeats it.
 const NAME_LIMIT_BYTES: usize = 1024;

@@ -1,15 +1,13 @@
 //! Request generators for fuzzing: valid requests of every form, most of them damaged somewhere.
 
 use bytes::Bytes;
+use paternoster_model::{DataType, ModelSpec, TensorSpec, element_count};
 use proptest::{collection::vec, option, prelude::*, sample::select};
 
-use crate::{
-    model::{DataType, ModelSpec, TensorSpec, element_count},
-    wire::pb::{
-        InferParameter, InferTensorContents, ModelInferRequest,
-        infer_parameter::ParameterChoice,
-        model_infer_request::{InferInputTensor, InferRequestedOutputTensor},
-    },
+use crate::wire::pb::{
+    InferParameter, InferTensorContents, ModelInferRequest,
+    infer_parameter::ParameterChoice,
+    model_infer_request::{InferInputTensor, InferRequestedOutputTensor},
 };
 
 const TENSOR_KEYS: &[&str] =

@@ -2,13 +2,11 @@
 
 use std::{fs, path::PathBuf};
 
+use paternoster_model::ModelSpec;
 use prost::Message;
 
 use super::models;
-use crate::{
-    model::ModelSpec,
-    wire::{Kind, RequestError, SharedMemory, decode::decode, pb::ModelInferRequest},
-};
+use crate::wire::{Kind, RequestError, SharedMemory, decode::decode, pb::ModelInferRequest};
 
 /// Measured outcomes that are the same here but are decided elsewhere, because they concern which model serves the
 /// request.

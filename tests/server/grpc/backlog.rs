@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use paternoster::executor::{BacklogLimits, PoolOptions};
+use paternoster_executor::{BacklogLimits, PoolOptions};
 use tokio_stream::StreamExt;
 use tonic::Request;
 

@@ -2,16 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use paternoster::{
-    bench::{
-        Remote, RemoteError, Sizes, Target,
-        answers::Work,
-        compare::{self, Subject},
-        load::{self, Load, Timing},
-        samples::Recipe,
-    },
-    workload::{Arrivals, Lengths},
+use paternoster::bench::{
+    Remote, RemoteError, Sizes, Target,
+    answers::Work,
+    compare::{self, Subject},
+    load::{self, Load, Timing},
+    samples::Recipe,
 };
+use paternoster_lab::workload::{Arrivals, Lengths};
 
 use crate::grpc::support::{Server, soon};
 

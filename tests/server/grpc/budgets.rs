@@ -1,9 +1,7 @@
 //! The budgets of all clients together, and the errors of requests that exceed them.
 
-use paternoster::{
-    budget::{Budget, Budgets},
-    wire::pb::{InferTensorContents, ModelInferRequest, model_infer_request::InferInputTensor},
-};
+use paternoster::wire::pb::{InferTensorContents, ModelInferRequest, model_infer_request::InferInputTensor};
+use paternoster_observe::budget::{Budget, Budgets};
 use tonic::Code;
 
 use crate::grpc::support::{

@@ -2,10 +2,8 @@
 
 use std::{net::Shutdown, time::Duration};
 
-use paternoster::{
-    executor::{BacklogLimits, PoolOptions},
-    observe::StatsSnapshot,
-};
+use paternoster_executor::{BacklogLimits, PoolOptions};
+use paternoster_observe::StatsSnapshot;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use paternoster::{
-    budget::{Budget, Budgets},
     frontend::RestrictedProtocol,
     wire::pb::{ModelMetadataRequest, ServerLiveRequest},
 };
+use paternoster_observe::budget::{Budget, Budgets};
 use tonic::{Code, Request};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use tonic_reflection::pb::v1::{ServerReflectionRequest, server_reflection_client::ServerReflectionClient};

@@ -15,7 +15,7 @@ use opentelemetry_proto::tonic::{
     common::v1::{KeyValue, any_value::Value},
     trace::v1::{Span, span::SpanKind, status::StatusCode as SpanStatus},
 };
-use paternoster::observe::trace::{OtlpOptions, TraceLevel, TraceMode, TraceOptions, TraceSettings};
+use paternoster_observe::trace::{OtlpOptions, TraceLevel, TraceMode, TraceOptions, TraceSettings};
 use prost::Message;
 use tokio::{
     net::TcpListener,

@@ -2,10 +2,8 @@
 
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
-use paternoster::{
-    observe::trace::{TraceLevel, TraceMode, TraceOptions, TraceSettings},
-    wire::pb::{ModelInferRequest, TraceSettingRequest, trace_setting_request::SettingValue},
-};
+use paternoster::wire::pb::{ModelInferRequest, TraceSettingRequest, trace_setting_request::SettingValue};
+use paternoster_observe::trace::{TraceLevel, TraceMode, TraceOptions, TraceSettings};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::{

@@ -6,11 +6,11 @@ use bytes::Bytes;
 use clap::{Args, FromArgMatches};
 use paternoster::{
     cli::models::{self, ModelsArgs},
-    engine::Engines,
-    executor::{InferRequest, InputTensor, OutputTensor, Pool, PoolOptions},
-    model::{DataType, Dims, ModelSpec, TensorSpec},
     repository::{Options, Overrides, PoolLoader, Repository},
 };
+use paternoster_engine::Engines;
+use paternoster_executor::{InferRequest, InputTensor, OutputTensor, Pool, PoolOptions};
+use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
 use tempfile::TempDir;
 
 use crate::openvino::rig::{FP32, deviation, engines};

@@ -2,7 +2,7 @@
 //! answers, as a fraction of the largest: BF16 has 8 significant bits, and deep networks of random weights accumulate
 //! the error.
 
-use paternoster::onnx::{
+use paternoster_onnx::{
     weights::Seeded,
     zoo::{self, Width, cells},
 };

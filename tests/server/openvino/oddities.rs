@@ -4,15 +4,13 @@
 
 use std::sync::Arc;
 
-use paternoster::{
-    device::BufferPool,
-    engine::{Batch, BatchInput, OnnxEngine, Precision, Program, ProgramPort, StopSignal},
-    model::{DataType, Dims},
-    onnx::{
-        Model, PortDim, Signature,
-        build::{Graph, Value},
-        pb,
-    },
+use paternoster_device::BufferPool;
+use paternoster_engine::{Batch, BatchInput, OnnxEngine, Precision, Program, ProgramPort, StopSignal};
+use paternoster_model::{DataType, Dims};
+use paternoster_onnx::{
+    Model, PortDim, Signature,
+    build::{Graph, Value},
+    pb,
 };
 use paternoster_testing::{openvino::openvino, runtime::runtime};
 
@@ -250,14 +248,14 @@ impl Oddity {
 
 fn check(engine: OnnxEngine) {
     let engines = match engine {
-        OnnxEngine::OnnxRuntime => runtime().map(|runtime| paternoster::engine::Engines::from(Ok(runtime.clone()))),
-        OnnxEngine::OpenVino => openvino().map(|openvino| paternoster::engine::Engines::from(openvino.clone())),
+        OnnxEngine::OnnxRuntime => runtime().map(|runtime| paternoster_engine::Engines::from(Ok(runtime.clone()))),
+        OnnxEngine::OpenVino => openvino().map(|openvino| paternoster_engine::Engines::from(openvino.clone())),
     };
     let Some(engines) = engines else { return };
     for oddity in oddities() {
         let Signature { inputs, outputs, .. } = oddity.signature();
         let [inputs, outputs] = [&inputs, &outputs].map(|ports| {
-            let port = |port: &paternoster::onnx::Port| (port.name.clone(), port.datatype.expect("a datatype"));
+            let port = |port: &paternoster_onnx::Port| (port.name.clone(), port.datatype.expect("a datatype"));
             ports.iter().map(port).collect::<Vec<_>>()
         });
         let [inputs, outputs] = [&inputs, &outputs].map(|ports| {
@@ -298,7 +296,7 @@ fn an_output_is_computed_or_fails_by_name() {
     model.0.graph.as_mut().expect("a graph").node[0].domain = Some(domain.clone());
     model.0.opset_import.push(pb::OperatorSetIdProto { domain: Some(domain), version: Some(1) });
     let port = |name| ProgramPort { name, datatype: DataType::Fp32 };
-    let engines = paternoster::engine::Engines::from(Ok(runtime.clone()));
+    let engines = paternoster_engine::Engines::from(Ok(runtime.clone()));
     let by = (OnnxEngine::OnnxRuntime, Precision::Ieee);
     let outputs = [port("B"), port("B.1")];
     let program = engines.compile(by, &sealed(&model), &[port("A")], &outputs).expect("it compiles");

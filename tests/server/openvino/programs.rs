@@ -4,20 +4,18 @@
 use std::{sync::Arc, thread};
 
 use bytes::Bytes;
-use paternoster::{
-    batching::{Knobs, Policy, WindowKnobs},
-    device::BufferPool,
-    engine::{
-        Batch, BatchInput, Precision, Program, ProgramPort, StopSignal,
-        openvino::{OpenVino, OpenVinoProgram},
-    },
-    executor::{InferError, InferRequest, InputTensor, ModelHandle, OutputTensor, Pool, PoolOptions},
-    model::{DataType, Dims, ModelSpec, TensorSpec},
-    onnx::{
-        Model, PortDim, Signature,
-        build::Graph,
-        zoo::{self, Width, cells},
-    },
+use paternoster_batching::{Knobs, Policy, WindowKnobs};
+use paternoster_device::BufferPool;
+use paternoster_engine::{
+    Batch, BatchInput, Precision, Program, ProgramPort, StopSignal,
+    openvino::{OpenVino, OpenVinoProgram},
+};
+use paternoster_executor::{InferError, InferRequest, InputTensor, ModelHandle, OutputTensor, Pool, PoolOptions};
+use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
+use paternoster_onnx::{
+    Model, PortDim, Signature,
+    build::Graph,
+    zoo::{self, Width, cells},
 };
 use paternoster_testing::openvino::openvino;
 

@@ -1,10 +1,8 @@
 //! The engine rejects what it does not support by name, when the model is loaded.
 
-use paternoster::{
-    engine::{Precision, ProgramPort, openvino::OpenVinoProgram},
-    model::DataType,
-    onnx::{Model, PortDim, build::Graph, zoo},
-};
+use paternoster_engine::{Precision, ProgramPort, openvino::OpenVinoProgram};
+use paternoster_model::DataType;
+use paternoster_onnx::{Model, PortDim, build::Graph, zoo};
 use paternoster_testing::openvino::openvino;
 
 use crate::openvino::rig::sealed;

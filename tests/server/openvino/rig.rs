@@ -6,11 +6,11 @@ use std::{
     thread,
 };
 
-use paternoster::{
-    engine::{Batch, BatchInput, BatchOutput, Engines, OnnxEngine, Precision, Program, ProgramPort, StopSignal},
-    model::{DataType, Dims},
-    onnx::{ExternalFiles, Model, Port, PortDim, SealedModel, Signature},
+use paternoster_engine::{
+    Batch, BatchInput, BatchOutput, Engines, OnnxEngine, Precision, Program, ProgramPort, StopSignal,
 };
+use paternoster_model::{DataType, Dims};
+use paternoster_onnx::{ExternalFiles, Model, Port, PortDim, SealedModel, Signature};
 use paternoster_testing::{openvino::openvino, runtime::runtime};
 
 use crate::openvino::stain::{assert_clean, stained_pool};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paternoster::device::BufferPool;
+use paternoster_device::BufferPool;
 
 /// Four bytes that no test computes; as FP32, a number near 4,728.
 const PATTERN: [u8; 4] = [0xb7, 0xc2, 0x93, 0x45];

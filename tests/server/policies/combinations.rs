@@ -1,6 +1,6 @@
 //! Configurations of every policy, with and without stages.
 
-use paternoster::onnx::cut::legal_cuts;
+use paternoster_onnx::cut::legal_cuts;
 
 use crate::policies::networks::Network;
 

@@ -3,10 +3,8 @@
 
 use std::sync::Arc;
 
-use paternoster::{
-    model::DataType,
-    onnx::{Model, PortDim, build::Graph},
-};
+use paternoster_model::DataType;
+use paternoster_onnx::{Model, PortDim, build::Graph};
 use paternoster_testing::runtime::runtime;
 
 use crate::policies::{

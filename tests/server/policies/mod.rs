@@ -12,11 +12,14 @@ mod failures;
 mod networks;
 mod rig;
 
-use self::combinations::{Combination, combinations};
-use self::networks::Network;
-use self::rig::Place;
-use paternoster::observe::MetaCounters;
+use paternoster_observe::MetaCounters;
 use paternoster_testing::runtime::runtime;
+
+use self::{
+    combinations::{Combination, combinations},
+    networks::Network,
+    rig::Place,
+};
 
 /// Number of requests of a network, each submitted once under each combination.
 const REQUESTS: usize = 40;

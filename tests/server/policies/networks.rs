@@ -3,19 +3,17 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use paternoster::{
-    device::BufferPool,
-    engine::{
-        Batch, BatchInput, BatchOutput, Program, StopSignal,
-        onnxruntime::{OnnxProgram, Runtime},
-    },
-    executor::InputTensor,
-    model::{DataType, ModelSpec, TensorSpec},
-    onnx::{
-        Model, Port, Signature, pb,
-        weights::Checkpoint,
-        zoo::{self, Width},
-    },
+use paternoster_device::BufferPool;
+use paternoster_engine::{
+    Batch, BatchInput, BatchOutput, Program, StopSignal,
+    onnxruntime::{OnnxProgram, Runtime},
+};
+use paternoster_executor::InputTensor;
+use paternoster_model::{DataType, ModelSpec, TensorSpec};
+use paternoster_onnx::{
+    Model, Port, Signature, pb,
+    weights::Checkpoint,
+    zoo::{self, Width},
 };
 
 use crate::policies::rig::{Exchange, Expected, Noise, tensor, values};

@@ -3,14 +3,14 @@
 use std::{fs, os::unix::fs::symlink, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use paternoster::{
-    engine::onnxruntime::Runtime,
-    executor::{InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response, ResponseFuture},
-    model::Dims,
-    observe::MetaCounters,
-    onnx::Model,
-    repository::{Options, Overrides, PoolLoader, Repository},
+use paternoster::repository::{Options, Overrides, PoolLoader, Repository};
+use paternoster_engine::onnxruntime::Runtime;
+use paternoster_executor::{
+    InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response, ResponseFuture,
 };
+use paternoster_model::Dims;
+use paternoster_observe::MetaCounters;
+use paternoster_onnx::Model;
 use tempfile::TempDir;
 
 /// Number of clients that submit concurrently.

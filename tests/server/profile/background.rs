@@ -3,11 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use paternoster::{
-    model::DataType,
-    onnx::{Model, PortDim, build::Graph},
     profile::{Store, choose},
     repository::read_model,
 };
+use paternoster_model::DataType;
+use paternoster_onnx::{Model, PortDim, build::Graph};
 use paternoster_testing::runtime::runtime;
 
 use crate::profile::rig::{Place, values};

@@ -2,17 +2,15 @@
 
 use std::path::PathBuf;
 
-use paternoster::{
-    cli::{
-        DeviceArgs,
-        model_args::ModelArgs,
-        profile::{Cutting, PlotArgs, ProfileArgs, ProfileError, run_with},
-    },
-    model::DataType,
-    onnx::{
-        PortDim,
-        zoo::{self, Width},
-    },
+use paternoster::cli::{
+    DeviceArgs,
+    model_args::ModelArgs,
+    profile::{Cutting, PlotArgs, ProfileArgs, ProfileError, run_with},
+};
+use paternoster_model::DataType;
+use paternoster_onnx::{
+    PortDim,
+    zoo::{self, Width},
 };
 use paternoster_testing::runtime::runtime;
 

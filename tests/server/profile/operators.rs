@@ -7,12 +7,12 @@ use paternoster::{
         model_args::ModelArgs,
         slice::{self, SliceArgs},
     },
-    onnx::{
-        cut::legal_cuts,
-        zoo::{self, Width},
-    },
     profile::{CutTable, Point, Profile, Store, choose},
     repository::{StageCuts, Trials, read_model},
+};
+use paternoster_onnx::{
+    cut::legal_cuts,
+    zoo::{self, Width},
 };
 use paternoster_testing::runtime::runtime;
 

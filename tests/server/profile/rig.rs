@@ -9,13 +9,13 @@ use std::{
 
 use bytes::Bytes;
 use paternoster::{
-    engine::onnxruntime::Runtime,
-    executor::{InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response},
-    model::Dims,
-    onnx::Model,
     profile::Store,
     repository::{Options, Overrides, PoolLoader, Repository},
 };
+use paternoster_engine::onnxruntime::Runtime;
+use paternoster_executor::{InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response};
+use paternoster_model::Dims;
+use paternoster_onnx::Model;
 use tempfile::TempDir;
 
 /// A model repository, and a directory for profiles.

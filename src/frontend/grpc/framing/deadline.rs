@@ -6,9 +6,10 @@ use std::{
 };
 
 use http::{HeaderMap, HeaderValue};
+use paternoster_executor::InferError;
 use tonic::Status;
 
-use crate::{executor::InferError, wire::RequestError};
+use crate::wire::RequestError;
 
 /// Time at which the client stops waiting; `None`: it has no deadline.
 pub(in crate::frontend::grpc) type Deadline = Option<Instant>;

@@ -9,13 +9,15 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header::CONTENT_TYPE};
 use http_body::{Body, Frame};
+use paternoster_executor::Backlog;
+use paternoster_observe::trace::Sending;
 use prost::Message;
 use tokio_stream::Stream;
 use tonic::Status;
 use tracing::debug;
 
 use super::{PREFIX_BYTES, Packing};
-use crate::{executor::Backlog, frontend::unsent::admitted, observe::trace::Sending};
+use crate::frontend::unsent::admitted;
 
 /// Encoded messages of a streaming reply. An error ends it with that status.
 pub(in crate::frontend::grpc) type MessageStream = Pin<Box<dyn Stream<Item = Result<Bytes, Status>> + Send>>;

@@ -6,14 +6,14 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use paternoster_executor::{InferError, Response};
+use paternoster_observe::trace::RequestTrace;
+use paternoster_pipeline::Responses;
 use tokio_stream::Stream;
 use tracing::Span;
 
 use crate::{
-    executor::{InferError, Response},
     frontend::{clients::ClientPlace, intake::Held, span, trace::responded},
-    observe::trace::RequestTrace,
-    pipeline::Responses,
     repository::ModelVersion,
     wire::{ReplyPlan, RequestError, encode, pb, stream},
 };

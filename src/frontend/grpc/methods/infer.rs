@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
+use paternoster_executor::Response;
+use paternoster_observe::trace::{RequestTrace, TraceHead, Transport};
 use tonic::Status;
 use tracing::Span;
 
 use super::intake::{Intake, take_in};
 use crate::{
-    executor::Response,
     frontend::{
         Services,
         grpc::framing::{Deadline, MessageReader, Writer, before},
         intake::{Admitted, LARGE_PACKED_REPLY_BYTES, LARGE_REPLY_BYTES},
         trace::{Received, begin, responded},
     },
-    observe::trace::{RequestTrace, TraceHead, Transport},
     repository::{Caller, ModelVersion},
     wire::{Decoded, Kind, ReplyPlan, RequestError, encode, pb},
 };

@@ -5,11 +5,11 @@
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
+use paternoster_observe::budget::Reservation;
 use tonic::Status;
 use tracing::Span;
 
 use crate::{
-    budget::Reservation,
     frontend::{
         Services,
         grpc::framing::unparsable,

@@ -1,9 +1,9 @@
 //! Reads RepositoryModelLoad, whose requests may be large.
 
+use paternoster_observe::budget::Reservation;
 use tonic::Status;
 
 use crate::{
-    budget::Reservation,
     frontend::{
         grpc::framing::{decode, unparsable},
         intake::{Message, ROOM_PATIENCE, Workers, no_room},

@@ -11,6 +11,9 @@ use std::{
 use bytes::Bytes;
 use futures_util::{StreamExt, stream::SelectAll};
 use hyper::body::Incoming;
+use paternoster_executor::Backlog;
+use paternoster_observe::trace::{Parent, RequestTrace, Transport};
+use paternoster_pipeline::PendingResponse;
 use tokio::time::Sleep;
 use tokio_stream::Stream;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
@@ -22,7 +25,6 @@ use super::{
     intake::{Apart, Intake, take_in},
 };
 use crate::{
-    executor::Backlog,
     frontend::{
         Services,
         clients::{Client, ClientPlace},
@@ -35,8 +37,6 @@ use crate::{
         trace::{Received, begin},
         unsent::counted,
     },
-    observe::trace::{Parent, RequestTrace, Transport},
-    pipeline::PendingResponse,
     repository::{Caller, ModelVersion},
     wire::{Kind, ReplyPlan, RequestError, stream},
 };

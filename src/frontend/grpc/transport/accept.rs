@@ -2,12 +2,13 @@
 
 use std::{io::ErrorKind, sync::Arc, time::Duration};
 
+use paternoster_observe::budget::Budget;
 use tokio::time::sleep;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::warn;
 
 use super::Host;
-use crate::{budget::Budget, frontend::listen::Listener};
+use crate::frontend::listen::Listener;
 
 /// Pause after a failed accept that is caused by the machine rather than the peer, for example if file descriptors run
 /// out.

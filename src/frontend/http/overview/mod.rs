@@ -19,6 +19,11 @@ use axum::{
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use parking_lot::Mutex;
+use paternoster_observe::{
+    RECENT_SAMPLES, ResidencyReading, ResourceReading, Trends,
+    budget::Budget,
+    timeline::{Bounds, Excerpt, Picture, Recording, Timeline},
+};
 use serde::{Deserialize, Serialize};
 use tokio::{
     task::spawn_blocking,
@@ -31,12 +36,7 @@ use self::{
 };
 use super::{Problem, loaded_versions, shared_answer::SharedAnswer};
 use crate::{
-    budget::Budget,
     frontend::Services,
-    observe::{
-        RECENT_SAMPLES, ResidencyReading, ResourceReading, Trends,
-        timeline::{Bounds, Excerpt, Picture, Recording, Timeline},
-    },
     repository::{IndexEntry, ModelVersion, Repository},
 };
 

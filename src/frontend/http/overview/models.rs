@@ -2,11 +2,10 @@
 
 use std::{cmp::Reverse, collections::HashMap, sync::Arc};
 
+use paternoster_observe::{BatchStats, LoadSample, ModelMemory, RecentLoad, Trends};
+
 use super::answer::{Attention, BatchSize, History, ModelOverview};
-use crate::{
-    observe::{BatchStats, LoadSample, ModelMemory, RecentLoad, Trends},
-    repository::{IndexEntry, ModelVersion},
-};
+use crate::repository::{IndexEntry, ModelVersion};
 
 /// Maximum number of model versions shown.
 pub(super) const MOST_MODELS: usize = 512;
@@ -153,8 +152,9 @@ fn sizes(mut ran: Vec<BatchStats>) -> Vec<BatchSize> {
 mod tests {
     use std::time::{Duration, Instant};
 
+    use paternoster_observe::{FailureReason, LoadedVersion, ModelStats, RequestTimings, Tally};
+
     use super::*;
-    use crate::observe::{FailureReason, LoadedVersion, ModelStats, RequestTimings, Tally};
 
     fn entry(name: &str, version: &str, state: &'static str, reason: &str) -> IndexEntry {
         IndexEntry { name: name.to_owned(), version: version.to_owned(), state, reason: reason.to_owned() }

@@ -1,19 +1,17 @@
 //! Content of the overview, how often it is rebuilt, and when batches are recorded for it.
 
 use http_body_util::BodyExt;
+use paternoster_observe::{
+    ExecutionTimings, LoadedVersion, ModelStats, RequestEnd, RequestTimings,
+    budget::Budgets,
+    timeline::{TaskLaunch, TaskRows},
+};
 use serde_json::{Value, json};
 
 use super::{
     super::fixture::Fixture,
     answer::{ModelOverview, OverviewAnswer},
     *,
-};
-use crate::{
-    budget::Budgets,
-    observe::{
-        ExecutionTimings, LoadedVersion, ModelStats, RequestEnd, RequestTimings,
-        timeline::{TaskLaunch, TaskRows},
-    },
 };
 
 /// Less than a sample: requests within it are counted at the next one.

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use paternoster_observe::{ExecutionTimings, PoolStats, RequestTimings, budget::Budgets, timeline::Picture};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -9,10 +10,6 @@ use tokio::{
 };
 
 use super::{fixture::Fixture, *};
-use crate::{
-    budget::Budgets,
-    observe::{ExecutionTimings, PoolStats, RequestTimings, timeline::Picture},
-};
 
 mod bodies;
 mod control;

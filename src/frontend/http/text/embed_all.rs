@@ -9,6 +9,10 @@ use axum::{
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::StatusCode;
+use paternoster_executor::OutputTensor;
+use paternoster_model::{DataType, text};
+use paternoster_pipeline::{BuiltIn, Pipeline, TensorIx};
+use paternoster_text::{Pool, Pooling, STATES, floats};
 use serde::{Deserialize, Serialize, Serializer};
 use tracing::Instrument;
 
@@ -22,14 +26,7 @@ use super::{
     tokenizer::check_items,
     written::send,
 };
-use crate::{
-    executor::OutputTensor,
-    frontend::span,
-    model::{DataType, text},
-    pipeline::{BuiltIn, Pipeline, TensorIx},
-    repository::ModelVersion,
-    text::{Pool, Pooling, STATES, floats},
-};
+use crate::{frontend::span, repository::ModelVersion};
 
 /// Texts that run at a time. The answer takes far more memory than that of `/embed`, and is reserved as it grows.
 const MOST_AT_A_TIME: usize = 64;

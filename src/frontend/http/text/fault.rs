@@ -1,12 +1,10 @@
 //! Why a request has no answer.
 
 use http::StatusCode;
+use paternoster_executor::InferError;
 
 use super::super::Problem;
-use crate::{
-    executor::InferError,
-    wire::{Kind, RequestError},
-};
+use crate::wire::{Kind, RequestError};
 
 /// Why a request has no answer, whatever the interface.
 #[derive(Debug)]
@@ -69,8 +67,9 @@ impl From<InferError> for Fault {
 
 #[cfg(test)]
 mod tests {
+    use paternoster_observe::budget::Exhausted;
+
     use super::*;
-    use crate::budget::Exhausted;
 
     #[test]
     fn what_can_never_fit_is_too_large_and_what_does_not_fit_now_is_overload() {

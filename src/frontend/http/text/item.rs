@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{ModelSpec, TensorSpec, text};
+use paternoster_model::{ModelSpec, TensorSpec, text};
 
 /// A text, a pair of texts, or the tokens of one.
 #[derive(Clone, Debug, PartialEq, Eq)]

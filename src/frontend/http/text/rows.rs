@@ -2,13 +2,11 @@
 
 use bytes::Bytes;
 use http::StatusCode;
+use paternoster_executor::{OutputTensor, Response};
+use paternoster_model::{ModelSpec, text};
 use serde::{Serialize, Serializer};
 
 use super::{fault::Fault, item::Wanted};
-use crate::{
-    executor::{OutputTensor, Response},
-    model::{ModelSpec, text},
-};
 
 /// The result of one item: a part of the model's output.
 pub(super) struct Row {

@@ -6,9 +6,13 @@ use axum::extract::Request;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::{TryFutureExt, future::try_join_all};
 use http::{StatusCode, request::Parts};
+use paternoster_executor::{InferRequest, InputTensor};
+use paternoster_model::{Dims, ModelSpec, element_count, text};
+use paternoster_observe::{budget::Reservation, trace::Transport};
 use serde::de::DeserializeOwned;
 use tracing::{Instrument, Span};
 
+pub(super) use super::item::{Treatment, Wanted};
 use super::{
     super::{
         Problem,
@@ -24,15 +28,9 @@ use super::{
     tokenizer::{check_items, check_room},
 };
 use crate::{
-    budget::Reservation,
-    executor::{InferRequest, InputTensor},
     frontend::{clients::ClientPlace, intake::MOST_BUILT_HERE_BYTES, span},
-    model::{Dims, ModelSpec, element_count, text},
-    observe::trace::Transport,
     repository::{ModelVersion, Repository, ResolveError},
 };
-
-pub(super) use super::item::{Treatment, Wanted};
 
 /// Most texts of a request, as OpenAI allows.
 pub(super) const MOST_TEXTS: usize = 2048;
@@ -354,8 +352,9 @@ pub(super) async fn rank<T>(
 
 #[cfg(test)]
 mod tests {
+    use paternoster_model::{DataType, TensorSpec};
+
     use super::*;
-    use crate::model::{DataType, TensorSpec};
 
     #[test]
     fn the_row_of_a_request_is_named_as_the_element_of_the_body() {

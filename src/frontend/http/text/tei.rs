@@ -7,6 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::StatusCode;
+use paternoster_model::{ModelSpec, text};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -21,11 +22,7 @@ use super::{
     tokenizer::{Cuts, cuts},
     written::send,
 };
-use crate::{
-    frontend::span,
-    model::{ModelSpec, text},
-    repository::ModelVersion,
-};
+use crate::{frontend::span, repository::ModelVersion};
 
 #[derive(Deserialize)]
 struct EmbedRequest {
@@ -369,8 +366,9 @@ impl Kind {
 
 #[cfg(test)]
 mod tests {
+    use paternoster_model::{DataType, TensorSpec};
+
     use super::*;
-    use crate::model::{DataType, TensorSpec};
 
     #[test]
     fn inputs_of_predict_are_one_item_or_a_list_of_items() {

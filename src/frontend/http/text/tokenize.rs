@@ -7,6 +7,10 @@ use axum::{
     response::Response,
 };
 use http::StatusCode;
+use paternoster_executor::InferError;
+use paternoster_observe::budget::Reservation;
+use paternoster_pipeline::{Progress, WorkerGroup};
+use paternoster_text::{Piece, TextTokenizer, Tokenize, TokenizerFault};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
@@ -19,14 +23,7 @@ use super::{
     tokenizer::{text_workers, with_tokenizer},
     written::send,
 };
-use crate::{
-    budget::Reservation,
-    executor::InferError,
-    frontend::span,
-    pipeline::{Progress, WorkerGroup},
-    repository::ModelVersion,
-    text::{Piece, TextTokenizer, Tokenize, TokenizerFault},
-};
+use crate::{frontend::span, repository::ModelVersion};
 
 /// Bytes that are built for each byte of the text of tokens.
 const DECODED_FOR_EACH_BYTE: usize = 16;
@@ -218,12 +215,11 @@ async fn on_workers<T: Send + 'static, U: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
+    use paternoster_observe::budget::Budget;
+    use paternoster_pipeline::Workers;
+    use paternoster_text::{DEFAULT_MAX_BYTES, TokenizerOptions, Truncate};
+
     use super::*;
-    use crate::{
-        budget::Budget,
-        pipeline::Workers,
-        text::{DEFAULT_MAX_BYTES, TokenizerOptions, Truncate},
-    };
 
     #[test]
     fn the_texts_of_all_lists_have_no_more_bytes_than_one_may_have() {

@@ -4,19 +4,21 @@
 use std::any::Any;
 
 #[cfg(feature = "text")]
+use paternoster_executor::InferError;
+#[cfg(feature = "text")]
+use paternoster_observe::budget::Reservation;
+#[cfg(feature = "text")]
+use paternoster_pipeline::WorkerGroup;
+#[cfg(feature = "text")]
+use paternoster_text::{RowSize, Tokenize, TokenizerOptions, Truncate};
+
+#[cfg(feature = "text")]
 use super::item::request_bytes;
 use super::{
     fault::Fault,
     item::{Item, Treatment},
 };
 use crate::repository::ModelVersion;
-#[cfg(feature = "text")]
-use crate::{
-    budget::Reservation,
-    executor::InferError,
-    pipeline::WorkerGroup,
-    text::{RowSize, Tokenize, TokenizerOptions, Truncate},
-};
 
 /// How a model cuts texts of too many tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

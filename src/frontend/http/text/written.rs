@@ -8,6 +8,7 @@ use std::{
 use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
+use paternoster_observe::budget::Reservation;
 use serde::Serialize;
 
 use super::{
@@ -15,7 +16,6 @@ use super::{
     fault::Fault,
     run::Received,
 };
-use crate::budget::Reservation;
 
 /// Bytes of the first part and of the largest; each is twice as long as the one before.
 const PART_BYTES: (usize, usize) = (1 << 10, 256 << 10);
@@ -105,8 +105,9 @@ impl Write for Parts<'_> {
 
 #[cfg(test)]
 mod tests {
+    use paternoster_observe::budget::Budget;
+
     use super::*;
-    use crate::budget::Budget;
 
     #[test]
     fn an_answer_is_the_same_in_parts_and_all_of_them_are_reserved() {

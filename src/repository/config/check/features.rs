@@ -1,18 +1,17 @@
 //! Which fields of `ModelConfig` the server supports at all.
 
-use crate::{
-    observe::FIRST_RESPONSE_HISTOGRAM,
-    repository::config::{
-        ConfigError, Origin, model_config,
-        pb::{
-            self, model_instance_group::Kind, model_metrics::metric_control::MetricOptions,
-            model_version_policy::PolicyChoice,
-        },
-        pipeline::ENSEMBLE,
-        rate_limiter,
-        settings::{ONNX_PLATFORM, ONNXRUNTIME, OPENVINO, REPEAT},
-        values::{is_file_name, stays_inside},
+use paternoster_observe::FIRST_RESPONSE_HISTOGRAM;
+
+use crate::repository::config::{
+    ConfigError, Origin, model_config,
+    pb::{
+        self, model_instance_group::Kind, model_metrics::metric_control::MetricOptions,
+        model_version_policy::PolicyChoice,
     },
+    pipeline::ENSEMBLE,
+    rate_limiter,
+    settings::{ONNX_PLATFORM, ONNXRUNTIME, OPENVINO, REPEAT},
+    values::{is_file_name, stays_inside},
 };
 
 /// Fields that would change results and that the server does not support, and what they ask for.

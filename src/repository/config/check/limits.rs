@@ -1,20 +1,17 @@
 //! Checks that numbers agree: batch sizes, priorities, parameters, warm-up.
 
-use crate::{
-    batching::PolicyKind,
-    repository::config::{
-        ConfigError, Origin,
-        model::{Latencies, PolicyName},
-        model_config,
-        nearest::suggestion,
-        pb::{
-            self, model_config::SchedulingChoice, model_queue_policy::TimeoutAction, model_warmup::input::InputDataType,
-        },
-        policies, sequences,
-        settings::{POLICY, Settings},
-        stages, unfold,
-        values::stays_inside,
-    },
+use paternoster_batching::PolicyKind;
+
+use crate::repository::config::{
+    ConfigError, Origin,
+    model::{Latencies, PolicyName},
+    model_config,
+    nearest::suggestion,
+    pb::{self, model_config::SchedulingChoice, model_queue_policy::TimeoutAction, model_warmup::input::InputDataType},
+    policies, sequences,
+    settings::{POLICY, Settings},
+    stages, unfold,
+    values::stays_inside,
 };
 
 pub(super) fn check(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {

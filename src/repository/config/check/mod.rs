@@ -9,10 +9,10 @@ mod limits;
 mod sequences;
 mod tensors;
 
-use super::{ConfigError, Origin, settings::Settings};
-use crate::onnx::Signature;
-
 pub use features::{Hint, has_cache, hints, no_cache, supported};
+use paternoster_onnx::Signature;
+
+use super::{ConfigError, Origin, settings::Settings};
 
 /// Checks that a completed configuration contradicts neither itself nor the graph, if there is one.
 ///

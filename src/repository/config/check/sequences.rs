@@ -2,20 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use paternoster_batching::knob::{DAY_US, given};
+use paternoster_model::DataType;
+use paternoster_onnx::{Port, Signature};
+
 use super::tensors;
-use crate::{
-    batching::knob::{DAY_US, given},
-    model::DataType,
-    onnx::{Port, Signature},
-    repository::config::{
-        ConfigError, Origin,
-        model_config::{self, Tensor},
-        pb,
-        pb::model_sequence_batching::{Control, State, StrategyChoice, control::Kind},
-        sequences,
-        settings::{REPEAT, Settings},
-        values::stays_inside,
+use crate::repository::config::{
+    ConfigError, Origin,
+    model_config::{self, Tensor},
+    pb::{
+        self,
+        model_sequence_batching::{Control, State, StrategyChoice, control::Kind},
     },
+    sequences,
+    settings::{REPEAT, Settings},
+    values::stays_inside,
 };
 
 pub(super) fn check(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {

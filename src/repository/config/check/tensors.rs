@@ -2,17 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use crate::{
-    model::DataType,
-    onnx::{Port, PortDim, Signature},
-    repository::config::{
-        ConfigError, Origin,
-        complete::leads_with_batch,
-        model_config::{self, Tensor, tensors},
-        nearest::suggestion,
-        pb, sequences,
-        settings::{Pad, Settings},
-    },
+use paternoster_model::DataType;
+use paternoster_onnx::{Port, PortDim, Signature};
+
+use crate::repository::config::{
+    ConfigError, Origin,
+    complete::leads_with_batch,
+    model_config::{self, Tensor, tensors},
+    nearest::suggestion,
+    pb, sequences,
+    settings::{Pad, Settings},
 };
 
 pub(super) fn check(

@@ -1,10 +1,8 @@
+use paternoster_model::DataType;
+use paternoster_onnx::{Port, PortDim, Signature};
+
 use super::*;
-use crate::repository::config::values::stays_inside;
-use crate::{
-    model::DataType,
-    onnx::{Port, PortDim, Signature},
-    repository::config::pbtxt,
-};
+use crate::repository::config::{pbtxt, values::stays_inside};
 
 const INPUT: &str = "input { name: \"x\" data_type: TYPE_FP32 dims: [ 4 ] }\n";
 const OUTPUT: &str = "output { name: \"y\" data_type: TYPE_FP32 dims: [ 4 ] }\n";

@@ -2,6 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use paternoster_batching::PolicyKind;
+use paternoster_model::AxisLength;
+use paternoster_onnx::{Port, PortDim, Signature};
+
 use super::{
     ConfigError, Origin,
     model::PolicyName,
@@ -14,11 +18,6 @@ use super::{
     sequences,
     settings::{Axes, ONNX_FILENAME, ONNX_PLATFORM, ONNXRUNTIME, OPENVINO, OwnSettings, Pad, Settings},
     values::{Parsed, Symbol},
-};
-use crate::{
-    batching::PolicyKind,
-    model::AxisLength,
-    onnx::{Port, PortDim, Signature},
 };
 
 /// Default largest batch, in rows, of a model that can batch; Triton's. The command line can change it.

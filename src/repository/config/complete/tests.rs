@@ -1,11 +1,9 @@
+use paternoster_batching::PolicyKind;
+use paternoster_model::DataType;
 use serde_json::json;
 
 use super::*;
-use crate::{
-    batching::PolicyKind,
-    model::DataType,
-    repository::config::{json as config_json, pbtxt, yaml},
-};
+use crate::repository::config::{json as config_json, pbtxt, yaml};
 
 fn symbol(name: &str) -> PortDim {
     PortDim::Symbol(name.to_owned())

@@ -3,6 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use paternoster_batching::{
+    Knobs, Policy, QueueKnobs, QueueingKnobs, StageKnobs, TimeoutAction,
+    knob::{Milliseconds, from_us},
+};
+use paternoster_model::{AxisLength, Dims, ModelSpec, SymbolId, TensorSpec};
+use paternoster_onnx::{Port, Signature};
 use smallvec::SmallVec;
 
 use super::{
@@ -14,14 +20,6 @@ use super::{
     settings::{OwnSettings, Settings},
     stages::{self, StageRequest},
     unfold::{self, UnfoldRequest},
-};
-use crate::{
-    batching::{
-        Knobs, Policy, QueueKnobs, QueueingKnobs, StageKnobs, TimeoutAction,
-        knob::{Milliseconds, from_us},
-    },
-    model::{AxisLength, Dims, ModelSpec, SymbolId, TensorSpec},
-    onnx::{Port, Signature},
 };
 
 /// Returns the specification, the knobs and the stages of one version. `labels` contains the labels of outputs with a

@@ -1,10 +1,8 @@
+use paternoster_batching::{CellularKnobs, LazyKnobs, WindowKnobs};
+use paternoster_model::DataType;
+
 use super::*;
-use crate::repository::config::{model_config::datatype_to_pb, values::DataTypeName};
-use crate::{
-    batching::{CellularKnobs, LazyKnobs, WindowKnobs},
-    model::DataType,
-    repository::config::{pbtxt, stages::StageCuts, yaml},
-};
+use crate::repository::config::{model_config::datatype_to_pb, pbtxt, stages::StageCuts, values::DataTypeName, yaml};
 
 fn from_pbtxt(text: &str) -> (ModelSpec, Knobs) {
     let (config, origin) = pbtxt::parse("config.pbtxt", text.as_bytes()).unwrap();

@@ -3,6 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use paternoster_batching::{CostTable, Knobs};
+use paternoster_model::ModelSpec;
+
 use super::{
     ConfigError, Origin, Settings, bounds, check, complete, convert, json, latencies,
     model::Latencies,
@@ -10,10 +13,6 @@ use super::{
     stages::StageRequest,
     unfold::{self, UnfoldRequest},
     yaml,
-};
-use crate::{
-    batching::{CostTable, Knobs},
-    model::ModelSpec,
 };
 
 /// The fuzz body of `config.pbtxt`.

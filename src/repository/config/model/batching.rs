@@ -3,22 +3,20 @@
 
 use std::{fmt, str::FromStr};
 
+use paternoster_batching::{
+    CellularKnobs, Policy, PolicyKind, QueueSettings, QueueingSettings,
+    knob::{
+        Above0, Count, DAY_MS, DAY_US, FromSettings, KnobRefusal, Long, Milliseconds, Mode, ModelTraits, Positive,
+        Whole, Within,
+    },
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::StageNumber;
-use crate::{
-    batching::{
-        self, CellularKnobs, Policy, PolicyKind, QueueSettings, QueueingSettings,
-        knob::{
-            Above0, Count, DAY_MS, DAY_US, FromSettings, KnobRefusal, Long, Milliseconds, Mode, ModelTraits, Positive,
-            Whole, Within,
-        },
-    },
-    repository::config::{
-        nearest::{alternatives, suggestion},
-        values::{Keywords, Parsed},
-    },
+use crate::repository::config::{
+    nearest::{alternatives, suggestion},
+    values::{Keywords, Parsed},
 };
 
 macro_rules! batching {
@@ -44,7 +42,7 @@ macro_rules! batching {
             pub queueing: Option<QueueingSettings>,
             /// An empty mapping, because `serial` has no knobs.
             pub serial: Option<NoKnobs>,
-            $($(#[$doc])* #[serde(rename = $name)] pub $section: Option<<batching::$knobs as FromSettings>::Settings>,)*
+            $($(#[$doc])* #[serde(rename = $name)] pub $section: Option<<paternoster_batching::$knobs as FromSettings>::Settings>,)*
             /// Knobs of `cellular` (BatchMaker).
             pub cellular: Option<CellularSettings>,
             /// `queueing.bucket_width` as a parameter.
@@ -66,7 +64,7 @@ macro_rules! batching {
                     PolicyKind::Cellular => Ok(Policy::Cellular(CellularKnobs::default())),
                     $(PolicyKind::$kind => {
                         let settings = self.$section.clone().unwrap_or_default();
-                        batching::$knobs::read(&settings, model).map(Policy::$kind)
+                        paternoster_batching::$knobs::read(&settings, model).map(Policy::$kind)
                     })*
                 }
             }

@@ -1,13 +1,11 @@
 //! The step `image` of a pipeline.
 
+use paternoster_batching::knob::{Above0, Finite, Whole};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::When;
-use crate::{
-    batching::knob::{Above0, Finite, Whole},
-    repository::config::values::{DataTypeName, Entries, NonEmptyText, Parsed},
-};
+use crate::repository::config::values::{DataTypeName, Entries, NonEmptyText, Parsed};
 
 /// Most pixels of an edge that images are resized or cropped to.
 const MOST_EDGE: i128 = 16_384;

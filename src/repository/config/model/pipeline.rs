@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use paternoster_batching::knob::{Finite, Whole};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ImageStep, PoolingName, Side};
-use crate::{
-    batching::knob::{Finite, Whole},
-    repository::config::values::{DataTypeName, Entries, NonEmptyText, Parsed, PartName, serialize_untagged},
-};
+use crate::repository::config::values::{DataTypeName, Entries, NonEmptyText, Parsed, PartName, serialize_untagged};
 
 /// One step of a pipeline: a mapping of its kind to its keys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

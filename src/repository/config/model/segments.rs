@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use paternoster_batching::knob::{Finite, Long, Whole};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Signed;
-use crate::{
-    batching::knob::{Finite, Long, Whole},
-    repository::config::values::{Entries, Names, NonEmpty, NonEmptyText, PartName, serialize_untagged},
-};
+use crate::repository::config::values::{Entries, Names, NonEmpty, NonEmptyText, PartName, serialize_untagged};
 
 /// One part of what each request runs: a mapping of its kind to its keys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

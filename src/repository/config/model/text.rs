@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use paternoster_batching::knob::Whole;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    batching::knob::Whole,
-    repository::config::values::{NonEmptyText, PartName},
-};
+use crate::repository::config::values::{NonEmptyText, PartName};
 
 /// A model that takes texts. Whatever is left out is read from the files that Hugging Face and sentence-transformers
 /// put beside a model.

@@ -1,6 +1,11 @@
 //! The policy of a configuration, with its knobs in the form that the batching core uses. Knobs that contradict each
 //! other are errors that say what would work. Knobs of other policies are ignored.
 
+use paternoster_batching::{
+    CellularKnobs, DeferredKnobs, LazyCellKnobs, LazyKnobs, Policy, PolicyKind, SequenceKnobs, WindowKnobs,
+    knob::{FromSettings, KnobRefusal, Milliseconds, Mode, ModelTraits, from_us},
+};
+
 use super::{
     ConfigError, Origin,
     model::{Auto, Cell, CellularSettings, PolicyName, Stages},
@@ -10,10 +15,6 @@ use super::{
     settings::{POLICY, Settings},
     stages::{StageCuts, StageRequest},
     unfold,
-};
-use crate::batching::{
-    CellularKnobs, DeferredKnobs, LazyCellKnobs, LazyKnobs, Policy, PolicyKind, SequenceKnobs, WindowKnobs,
-    knob::{FromSettings, KnobRefusal, Milliseconds, Mode, ModelTraits, from_us},
 };
 
 /// A configuration, the positions of its values, and its number of stages.

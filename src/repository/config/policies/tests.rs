@@ -1,11 +1,10 @@
-use super::*;
-use crate::{
-    batching::{
-        AdaptiveKnobs, DeferredKnobs, DiversityKnobs, InputDiversity, LoadDiversity, OperatorDiversity, PartOrder,
-        Predictor,
-    },
-    repository::config::{complete, pbtxt, stages, yaml},
+use paternoster_batching::{
+    AdaptiveKnobs, DeferredKnobs, DiversityKnobs, InputDiversity, LoadDiversity, OperatorDiversity, PartOrder,
+    Predictor,
 };
+
+use super::*;
+use crate::repository::config::{complete, pbtxt, stages, yaml};
 
 /// Keys and values.
 type Parameters = [(&'static str, &'static str)];

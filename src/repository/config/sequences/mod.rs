@@ -5,6 +5,16 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use paternoster_batching::{
+    QueueKnobs, SequenceKnobs, WindowKnobs,
+    knob::{Long, from_us},
+};
+use paternoster_engine::TensorBatch;
+use paternoster_model::{
+    DataType, Dims,
+    unfold::{Control, Emit, Nodes, Source, Start, Tensor, Which},
+};
+use paternoster_onnx::{Port, PortDim, Signature};
 use smallvec::smallvec;
 
 use super::{
@@ -18,18 +28,6 @@ use super::{
     },
     settings::{OwnSettings, Settings},
     unfold::{CellRequest, CellTensor, Constant, SegmentRequest, SourceRequest, UnfoldRequest},
-};
-use crate::{
-    batching::{
-        QueueKnobs, SequenceKnobs, WindowKnobs,
-        knob::{Long, from_us},
-    },
-    engine::TensorBatch,
-    model::{
-        DataType, Dims,
-        unfold::{Control, Emit, Nodes, Source, Start, Tensor, Which},
-    },
-    onnx::{Port, PortDim, Signature},
 };
 
 /// Triton's default of `max_sequence_idle_microseconds`.

@@ -1,8 +1,7 @@
+use paternoster_batching::{Policy, QueueKnobs, WindowKnobs};
+
 use super::*;
-use crate::{
-    batching::{Policy, QueueKnobs, WindowKnobs},
-    repository::config::{check, complete, convert, pbtxt, unfold, yaml},
-};
+use crate::repository::config::{check, complete, convert, pbtxt, unfold, yaml};
 
 const TENSORS: &str = "max_batch_size: 8
 input { name: \"x\" data_type: TYPE_INT64 dims: [ 1 ] }
@@ -125,7 +124,7 @@ sequence_batching:
     let (limits, queue) = policy(&config, &origin);
     assert_eq!(limits, SequenceKnobs { max_sequences: 32, max_idle_ns: 250_000 }, "rows of the one instance");
     let expected = QueueKnobs {
-        timeout_action: crate::batching::TimeoutAction::Delay,
+        timeout_action: paternoster_batching::TimeoutAction::Delay,
         default_timeout_ns: 9_000,
         allow_timeout_override: true,
         max_queue_size: 5,
@@ -218,11 +217,9 @@ fn a_program_without_a_batch_axis_runs_one_request_at_a_time() {
 
 #[test]
 fn tensors_have_the_batch_where_graph_and_configuration_agree() {
-    use crate::{
-        engine::TensorBatch,
-        model::Dims,
-        onnx::{Port, PortDim, Signature},
-    };
+    use paternoster_engine::TensorBatch;
+    use paternoster_model::Dims;
+    use paternoster_onnx::{Port, PortDim, Signature};
     let port = |name: &str, dims: &[i64]| {
         let dims = dims.iter().map(|&dim| if dim < 0 { PortDim::Unknown } else { PortDim::Fixed(dim) });
         Port::tensor(name, DataType::Int64, &dims.collect::<Vec<_>>())

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use paternoster_batching::knob::Whole;
+
 use super::{
     ConfigError, Origin,
     model::{Exit, MAX_STAGES, Stages},
@@ -10,7 +12,6 @@ use super::{
     settings::{REPEAT, Settings},
     values::NonEmpty,
 };
-use crate::batching::knob::Whole;
 
 /// Maximum number of exits of a model.
 const MAX_EXITS: usize = 256;

@@ -3,27 +3,25 @@
 //!
 //! [`read`] checks the configuration and creates an [`UnfoldRequest`]. Its tensors are numbers already, but inputs and
 //! outputs of programs are still names. Once the loader has read the programs, [`UnfoldRequest::resolve`] replaces
-//! those too and returns an [`Unfolding`](crate::model::unfold::Unfolding).
+//! those too and returns an [`Unfolding`](paternoster_model::unfold::Unfolding).
 
 use std::{collections::BTreeMap, fmt};
 
 use bytes::Bytes;
+use paternoster_batching::knob::LengthList;
+use paternoster_engine::TensorBatch;
+use paternoster_model::{
+    Dims, TensorSpec,
+    unfold::{Emit, Emitted, Expression, Limit, Nodes, Source, Tensor},
+};
 use smallvec::SmallVec;
 
-use crate::{
-    batching::knob::LengthList,
-    engine::TensorBatch,
-    model::{
-        Dims, TensorSpec,
-        unfold::{Emit, Emitted, Expression, Limit, Nodes, Source, Tensor},
-    },
-    repository::config::{
-        ConfigError, Origin,
-        model::{Cell, Segment},
-        nearest::suggestion,
-        settings::{OwnSettings, REPEAT, Settings},
-        values::{NonEmptyText, PartName, is_file_name},
-    },
+use crate::repository::config::{
+    ConfigError, Origin,
+    model::{Cell, Segment},
+    nearest::suggestion,
+    settings::{OwnSettings, REPEAT, Settings},
+    values::{NonEmptyText, PartName, is_file_name},
 };
 
 mod resolve;

@@ -2,11 +2,10 @@
 
 use std::cell::RefCell;
 
+use paternoster_model::unfold::{Emit, Emitted, Expression, Nodes, Tensor, Which};
+
 use super::SegmentRequest;
-use crate::{
-    model::unfold::{Emit, Emitted, Expression, Nodes, Tensor, Which},
-    repository::config::nearest::suggestion,
-};
+use crate::repository::config::nearest::suggestion;
 
 /// Maximum bytes of an expression, and maximum numbers, lengths and operators once expressions of earlier segments are
 /// inserted.

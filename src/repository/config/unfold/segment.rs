@@ -2,21 +2,19 @@
 
 use std::collections::BTreeMap;
 
+use paternoster_model::{
+    DataType,
+    unfold::{Control, Emit, Expression, Nodes, Source, Start, Tensor, Which},
+};
 use smallvec::{SmallVec, smallvec};
 
 use super::{Constant, NodesRequest, SegmentRequest, SourceRequest, scope::Scope};
-use crate::{
-    model::{
-        DataType,
-        unfold::{Control, Emit, Expression, Nodes, Source, Start, Tensor, Which},
-    },
-    repository::config::{
-        model::{self, Segment, Stage, Steps},
-        model_config,
-        nearest::suggestion,
-        settings::Settings,
-        values::NonEmptyText,
-    },
+use crate::repository::config::{
+    model::{self, Segment, Stage, Steps},
+    model_config,
+    nearest::suggestion,
+    settings::Settings,
+    values::NonEmptyText,
 };
 
 /// Maximum nodes of a tree without `max_nodes`.

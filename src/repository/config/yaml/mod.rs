@@ -3,6 +3,8 @@
 
 use std::{collections::BTreeMap, marker::PhantomData};
 
+use paternoster_batching::{PolicyKind, QueueSettings, QueueingSettings, TimeoutAction, knob::given};
+
 use super::{
     ConfigError, Origin, bounds,
     model::{
@@ -26,7 +28,6 @@ use super::{
     tree::{self, unknown_key},
     values::{DataTypeName, Dim, NonEmpty, Parsed},
 };
-use crate::batching::{PolicyKind, QueueSettings, QueueingSettings, TimeoutAction, knob::given};
 
 /// Paths of `ModelConfig` and the keys that replace them here.
 const NAMES: [(&str, &str); 10] = [

@@ -4,6 +4,7 @@ use std::fmt;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
+use paternoster_model::{DataType, element_count};
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
@@ -12,7 +13,6 @@ use super::super::{
     header::Text,
     text::{first_not_finite, not_finite},
 };
-use crate::model::{DataType, element_count};
 
 /// The key of an object that has an element of BYTES as base64, as TensorFlow Serving and KServe v1 write one.
 const BASE64: &str = "b64";

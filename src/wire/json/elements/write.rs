@@ -1,6 +1,6 @@
 //! Writes elements as JSON.
 
-use crate::model::DataType;
+use paternoster_model::DataType;
 
 /// Why elements cannot be written as JSON.
 #[derive(Debug, thiserror::Error)]

@@ -10,18 +10,12 @@ use std::{
     time::Duration,
 };
 
+use models::{Gate, Models};
 use paternoster::{
-    budget::Budgets,
-    executor::{Pool, PoolOptions},
     frontend::{
         Host, Readiness, Services,
         grpc::{GrpcConfig, GrpcServer},
         http::{HttpConfig, HttpServer},
-    },
-    observe::{
-        LogOptions, Logging,
-        timeline::Timeline,
-        trace::{TraceOptions, Tracer},
     },
     repository::Repository,
     wire::{
@@ -32,10 +26,15 @@ use paternoster::{
         },
     },
 };
+use paternoster_executor::{Pool, PoolOptions};
+use paternoster_observe::{
+    LogOptions, Logging,
+    budget::Budgets,
+    timeline::Timeline,
+    trace::{TraceOptions, Tracer},
+};
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
-
-use models::{Gate, Models};
 
 /// Time limit of waits, far longer than anything here takes: a test that would hang fails instead.
 const PATIENCE: Duration = Duration::from_secs(120);

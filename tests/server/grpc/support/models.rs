@@ -4,13 +4,11 @@ use std::{fs, path::Path, sync::Arc};
 
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender};
-use paternoster::{
-    engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, Repeat},
-    executor::{ModelHandle, Pool},
-    model::{DataType, Dims},
-    onnx::{Port, PortDim, Signature},
-    repository::{ControlMode, LoadAttempt, LoadRequest, Loader, Options, Repository},
-};
+use paternoster::repository::{ControlMode, LoadAttempt, LoadRequest, Loader, Options, Repository};
+use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, Repeat};
+use paternoster_executor::{ModelHandle, Pool};
+use paternoster_model::{DataType, Dims};
+use paternoster_onnx::{Port, PortDim, Signature};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 

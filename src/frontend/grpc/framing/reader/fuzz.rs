@@ -3,11 +3,12 @@
 use std::{convert::Infallible, sync::LazyLock};
 
 use http_body::Frame;
+use paternoster_observe::budget::Budget;
 use tokio::runtime::Runtime;
 use tonic::Code;
 
 use super::*;
-use crate::{budget::Budget, frontend::intake::TRUSTED_BYTES};
+use crate::frontend::intake::TRUSTED_BYTES;
 
 /// Maximum message length in bytes; long enough that memory is not allocated on the declared length alone.
 const LIMIT_BYTES: usize = 2 * TRUSTED_BYTES;

@@ -12,14 +12,12 @@ use std::{
 
 use bytes::{Buf, Bytes};
 use http_body::Body;
+use paternoster_observe::budget::Reservation;
 use tokio::time::{Instant, Sleep, sleep};
 use tonic::Status;
 
 use super::PREFIX_BYTES;
-use crate::{
-    budget::Reservation,
-    frontend::intake::{Buffer, Encoding, Inflate, Message, ROOM_PATIENCE, Workers, no_room},
-};
+use crate::frontend::intake::{Buffer, Encoding, Inflate, Message, ROOM_PATIENCE, Workers, no_room};
 
 /// Maximum pause in the middle of a message that holds more than [`STALL_BYTES`], so that a peer cannot hold memory by
 /// sending half of a message.

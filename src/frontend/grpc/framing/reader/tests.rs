@@ -4,11 +4,11 @@ use std::{collections::VecDeque, convert::Infallible};
 
 use flate2::Compression;
 use http_body::Frame;
+use paternoster_observe::budget::Budget;
 use proptest::prelude::*;
 use tonic::Code;
 
 use super::*;
-use crate::budget::Budget;
 use crate::frontend::grpc::{
     CompressionLevel,
     framing::{Packing, Writer},

@@ -3,15 +3,13 @@
 use std::cell::Cell;
 
 use bytes::Bytes;
+use paternoster_model::{
+    DataType, ModelSpec, TensorSpec, element_count,
+    unfold::{CellSpec, Emit, NodeType, Nodes, Segment, Source, Start, Tensor, Unfolding, Which},
+};
 
 use super::{CellPorts, Constant, SegmentRequest, SourceRequest, UnfoldRequest, answer};
-use crate::{
-    model::{
-        DataType, ModelSpec, TensorSpec, element_count,
-        unfold::{CellSpec, Emit, NodeType, Nodes, Segment, Source, Start, Tensor, Unfolding, Which},
-    },
-    repository::config::nearest::suggestion,
-};
+use crate::repository::config::nearest::suggestion;
 
 /// Maximum bytes of the rows of a version that are the same for all requests.
 const MAX_CONSTANT_BYTES: usize = 1 << 30;

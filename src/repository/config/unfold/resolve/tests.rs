@@ -1,8 +1,7 @@
+use paternoster_model::unfold::{Emitted, Expression, Operator};
+
 use super::*;
-use crate::{
-    model::unfold::{Emitted, Expression, Operator},
-    repository::config::{convert, unfold::read, yaml},
-};
+use crate::repository::config::{convert, unfold::read, yaml};
 
 fn port(name: &str, datatype: DataType, dims: &[i64]) -> TensorSpec {
     TensorSpec::new(name, datatype, dims)

@@ -1,7 +1,7 @@
+use paternoster_model::unfold::{Operator, Start, Which};
 use smallvec::smallvec;
 
 use super::*;
-use crate::model::unfold::{Operator, Start, Which};
 
 fn emit(name: &str, output: &str, which: Which) -> Emit<String> {
     Emit { name: name.to_owned(), output: output.to_owned(), which }
