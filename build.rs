@@ -6,11 +6,10 @@
 
 use std::{env, error::Error, fs, path::PathBuf, process::Command};
 
-use prost_build::Config;
 use protox::prost::Message;
 
 /// Where the generated messages of `model_config.proto` live in the crate.
-const CONFIG_MODULE: &str = "crate::repository::config::pb";
+const CONFIG_MODULE: &str = "::paternoster_config::pb";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
@@ -18,16 +17,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     name_commit();
 
     let config = protox::compile(["model_config.proto"], ["proto"])?;
-    fs::write(out.join("model_config.bin"), config.encode_to_vec())?;
     let types = config.file.iter().flat_map(|file| {
         file.message_type.iter().map(|message| message.name()).chain(file.enum_type.iter().map(|item| item.name()))
     });
     let shared: Vec<String> = types.map(str::to_owned).collect();
-    let config_out = out.join("config");
-    fs::create_dir_all(&config_out)?;
-    let mut options = Config::new();
-    options.out_dir(&config_out).btree_map(["."]);
-    options.compile_fds(config)?;
 
     // The set keeps its imports, so that reflection can describe every message.
     let mut compiler = protox::Compiler::new(["proto"])?;

@@ -3,11 +3,11 @@
 //! Each target is defined next to the reader that it tests. The fuzzers in `tests/fuzz` call it with inputs that
 //! maximize code coverage, and `cargo test` with the seeds in `tests/corpus`.
 
+pub use paternoster_config::fuzz::{json, pbtxt, yaml};
 pub use paternoster_onnx::fuzz::onnx;
 
 pub use crate::{
     frontend::{grpc::frames, http::http},
-    repository::config::fuzz::{json, pbtxt, yaml},
     wire::{fuzz::infer, json::fuzz::rest, shared_memory::fuzz::shared_memory},
 };
 

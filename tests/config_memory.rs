@@ -2,7 +2,7 @@
 //! text.
 
 use allocation_counter::measure;
-use paternoster::repository::config::{json, pbtxt, yaml};
+use paternoster_config::{json, pbtxt, yaml};
 
 /// Maximum bytes held at a time for each byte of the text. The tree of a YAML text has a value for each token, which
 /// may have only two bytes; its files are the smallest.

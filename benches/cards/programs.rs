@@ -2,8 +2,9 @@
 
 use std::{error::Error, sync::Arc};
 
-use paternoster::repository::{StageCuts, StageRequest, cut_into_stages};
+use paternoster::repository::cut_into_stages;
 use paternoster_batching::Lengths;
+use paternoster_config::stages::{StageCuts, StageRequest};
 use paternoster_engine::{
     Batch, EngineError, Execution, Precision, Program,
     cuda::{OnCard, Plan},

@@ -12,6 +12,13 @@ use std::{
 };
 
 use paternoster_batching::knob::Whole;
+use paternoster_config::{
+    ConfigError, Settings, json,
+    model::{PolicyName, Stages},
+    pbtxt,
+    policy_text::PolicyText,
+    yaml,
+};
 use paternoster_engine::{Engines, LibraryError};
 use paternoster_executor::{Pool, PoolOptions};
 use tempfile::TempDir;
@@ -19,16 +26,7 @@ use tempfile::TempDir;
 use crate::{
     bench::Target,
     profile::Store,
-    repository::{
-        ControlError, Options, Overrides, PoolLoader, Repository, ResolveError, StartError,
-        config::{
-            ConfigError, Settings, json,
-            model::{PolicyName, Stages},
-            pbtxt,
-            policy_text::PolicyText,
-            yaml,
-        },
-    },
+    repository::{ControlError, Options, Overrides, PoolLoader, Repository, ResolveError, StartError},
 };
 
 const PBTXT: &str = "config.pbtxt";
@@ -332,9 +330,9 @@ fn names(repository: &Path) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use paternoster_batching::PolicyKind;
+    use paternoster_config::{pb, settings::Pad, values::Parsed};
 
     use super::*;
-    use crate::repository::config::{pb, settings::Pad, values::Parsed};
 
     fn knob(settings: &Settings, key: &str) -> Option<String> {
         settings.shown().parameters.get(key).map(|parameter| parameter.string_value.clone())

@@ -5,6 +5,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
+use paternoster_config::pb::model_config::SchedulingChoice;
 use paternoster_executor::OutputTensor;
 use paternoster_model::{CorrelationId, DataType, Dims, InSequence};
 use tonic::{
@@ -17,7 +18,6 @@ use crate::{
         Answer,
         samples::{Port, Ports, Sample},
     },
-    repository::config::pb::model_config::SchedulingChoice,
     wire::{
         decode::EMPTY_FINAL_RESPONSE,
         pb::{

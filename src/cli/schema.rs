@@ -3,14 +3,13 @@
 use std::io::{self, Write};
 
 use clap::Args;
+use paternoster_config::model::Model;
 use schemars::{
     Schema,
     generate::SchemaSettings,
     transform::{RecursiveTransform, Transform as _},
 };
 use serde_json::Value;
-
-use crate::repository::config::model::Model;
 
 /// What references to definitions begin with.
 const DEFINITIONS: &str = "#/definitions/";
@@ -66,8 +65,9 @@ fn may_be_empty_mapping(schema: &Value, definitions: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use paternoster_config::yaml;
+
     use super::*;
-    use crate::repository::config::yaml;
 
     /// Returns the alternatives of a schema, without references.
     fn alternatives<'s>(schema: &'s Value, definitions: &'s Value) -> Vec<&'s Value> {

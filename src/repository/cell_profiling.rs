@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use paternoster_batching::{Ns, Policy};
+use paternoster_config::unfold::UnfoldRequest;
 use paternoster_engine::EngineError;
 use paternoster_executor::{CellPrograms, InputTensor, StagePrograms, WarmUp};
 use paternoster_model::{
@@ -17,7 +18,7 @@ use paternoster_model::{
 };
 
 use super::{
-    LoadAttempt, LoadRequest, PoolLoader, TrialLimits, UnfoldRequest, cells,
+    LoadAttempt, LoadRequest, PoolLoader, TrialLimits, cells,
     profiling::{Subject, Trials, key},
     warmup::{OPEN_LENGTH, random_inputs},
 };

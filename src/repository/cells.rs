@@ -4,6 +4,12 @@ use std::{collections::BTreeMap, fmt};
 
 use bytes::Bytes;
 use paternoster_batching::Policy;
+use paternoster_config::{
+    lengths::CellLengths,
+    nearest::suggestion,
+    stages::StageRequest,
+    unfold::{CellPorts, CellTensor, UnfoldRequest},
+};
 use paternoster_engine::TensorBatch;
 use paternoster_executor::{CellPrograms, InputTensor, Pool, StagePrograms, WarmUp};
 use paternoster_model::{
@@ -16,12 +22,7 @@ use smallvec::SmallVec;
 use tracing::warn;
 
 use super::{
-    LoadAttempt, LoadRequest, StageRequest, TrialLimits,
-    config::{
-        lengths::CellLengths,
-        nearest::suggestion,
-        unfold::{CellPorts, CellTensor, UnfoldRequest},
-    },
+    LoadAttempt, LoadRequest, TrialLimits,
     opening::Opener,
     plans::{self, Batches, Compiled},
 };

@@ -6,6 +6,7 @@ use std::{
 };
 
 use paternoster_batching::Ns;
+use paternoster_config::stages::StageRequest;
 use paternoster_device::BufferPool;
 use paternoster_engine::{Batch, BatchInput, BatchOutput, OnnxEngine, Precision, Program, ProgramPort, StopSignal};
 use paternoster_executor::InputTensor;
@@ -13,8 +14,8 @@ use paternoster_model::{DataType, ModelSpec};
 use paternoster_onnx::{SealedModel, Signature};
 
 use super::{
-    CellProgram, LoadAttempt, LoadRequest, Opening, PoolLoader, StageRequest, cells::CellGraph, opening::Opener,
-    plans::Batches, warmup,
+    CellProgram, LoadAttempt, LoadRequest, Opening, PoolLoader, cells::CellGraph, opening::Opener, plans::Batches,
+    warmup,
 };
 use crate::profile::{EnginePoint, EngineTable, EngineTimes, Halt, Size, row_buckets};
 

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use paternoster_config::{ConfigError, Origin, Settings, json, pbtxt, settings::ONNX_FILENAME, yaml};
+
 use super::{
     Overrides,
     bounded_file::read_up_to,
-    config::{ConfigError, Origin, Settings, json, pbtxt, settings::ONNX_FILENAME, yaml},
     directory::{TOKENIZER, is_directory, laid_out, version_number, versions},
     generation::{self, DESCRIPTION, GENERATION},
 };

@@ -2,17 +2,14 @@
 
 use std::path::Path;
 
+use paternoster_config::{
+    generate::{MAX_ENDS, too_many_ends},
+    settings::OwnSettings,
+};
 use paternoster_onnx::{Signature, decoder};
 use serde_json::Value;
 
-use super::{
-    Generation,
-    bounded_file::read_up_to,
-    config::{
-        generate::{MAX_ENDS, too_many_ends},
-        settings::OwnSettings,
-    },
-};
+use super::{Generation, bounded_file::read_up_to};
 
 /// Default maximum tokens of an answer.
 const DEFAULT_MAX_TOKENS: u64 = 256;

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
+use paternoster_config::model::{ColorName, ImageStep, LayoutName, ResampleName, ResizeTo};
 use paternoster_image::{
     Color, DEFAULT_MAX_PIXELS, Elements, ImageOptions, Layout, Normalization, Resample, Resize, Size,
 };
 use paternoster_model::DataType;
 use paternoster_pipeline::BuiltIn;
-
-use super::config::model::{ColorName, ImageStep, LayoutName, ResampleName, ResizeTo};
 
 /// Creates the step.
 ///

@@ -9,6 +9,7 @@ use std::{
     sync::Arc,
 };
 
+use paternoster_config::{model::Text, settings::ONNX_FILENAME};
 use paternoster_model::{ModelSpec, TensorSpec};
 use paternoster_onnx::{Model, SealedModel};
 use paternoster_text::Task;
@@ -17,7 +18,6 @@ use serde_yaml::Value;
 
 use super::{
     LoadAttempt, LoadRequest, Loader, Overrides,
-    config::{model::Text, settings::ONNX_FILENAME},
     configuration::{self, YAML},
     directory::{self, PROGRAMS, TOKENIZER},
     generation, prepare, scan,

@@ -10,6 +10,16 @@ use std::{
 
 use bytes::Bytes;
 use paternoster_batching::{Knobs, Policy};
+use paternoster_config::{
+    lengths::PreparedLengths,
+    pb::{
+        self,
+        model_metrics::{MetricControl, metric_control::MetricOptions},
+    },
+    policies::Automatic,
+    stages::{StageCuts, StageRequest},
+    unfold::UnfoldRequest,
+};
 use paternoster_engine::{OnnxEngine, Precision, Program};
 use paternoster_executor::{InputTensor, ModelHandle, Placement};
 use paternoster_model::ModelSpec;
@@ -18,20 +28,7 @@ use paternoster_observe::{
 };
 use paternoster_onnx::{ExternalFiles, SealedModel, Signature};
 
-use super::{
-    LoadAttempt,
-    config::{
-        lengths::PreparedLengths,
-        pb::{
-            self,
-            model_metrics::{MetricControl, metric_control::MetricOptions},
-        },
-        policies::Automatic,
-        stages::{StageCuts, StageRequest},
-        unfold::UnfoldRequest,
-    },
-    mapped,
-};
+use super::{LoadAttempt, mapped};
 
 /// Compiles versions and starts them in the pool. Loader threads call it concurrently; its methods may block.
 pub trait Loader: Send + Sync {

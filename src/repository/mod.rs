@@ -1,6 +1,6 @@
 //! The model repository: model directories, their configuration, versions, loading and unloading, states and reasons.
 //!
-//! [`config`] turns configuration texts and graph signatures into one checked configuration. `places` lists the
+//! `paternoster-config` turns configuration texts and graph signatures into one checked configuration. `places` lists the
 //! repositories, and `stores` mirrors those in object stores to disk. `scan` and `directory` read the disk; `changes`
 //! decides what changed in poll mode. `prepare` combines both into [`LoadRequest`]s, which `startup` and `polling` have
 //! `control` load. Each load is an `attempt`, which can be ended early. `table` holds the state of every version, and
@@ -17,7 +17,6 @@ mod cell_profiling;
 mod cells;
 mod changes;
 mod comparing;
-pub mod config;
 mod configuration;
 mod control;
 mod directory;
@@ -65,9 +64,6 @@ mod version;
 mod warmup;
 
 pub use attempt::{LoadAttempt, TrialLimits};
-pub use config::policies::Automatic;
-pub use config::stages::{ExitRequest, ExitRequestTo, StageCuts, StageRequest};
-pub use config::unfold::{CellPorts, CellRequest, UnfoldRequest};
 pub use configuration::emptiness;
 pub use control::on_demand::Requester;
 pub use error::{ControlError, ResolveError, StartError};

@@ -4,6 +4,12 @@
 use std::collections::BTreeMap;
 
 use paternoster_batching::{Policy, StageKnobs};
+use paternoster_config::{
+    generate::{MAX_TOKENS, OUTPUT},
+    policies::Automatic,
+    stages::StageRequest,
+    unfold::{CellRequest, Constant, NodesRequest, SegmentRequest, SourceRequest, UnfoldRequest},
+};
 use paternoster_model::{
     Dims, ModelSpec,
     unfold::{Emit, Emitted, Expression, Limit, MOST_STEPS, Nodes, Operator, Source, Start, Tensor, Which},
@@ -16,15 +22,7 @@ use paternoster_onnx::{
 use smallvec::smallvec;
 use tracing::info;
 
-use super::{
-    CellProgram, Generation, LoadRequest, Opening, StageRequest,
-    config::{
-        generate::{MAX_TOKENS, OUTPUT},
-        policies::Automatic,
-        unfold::{CellRequest, Constant, NodesRequest, SegmentRequest, SourceRequest, UnfoldRequest},
-    },
-    opening::Opener,
-};
+use super::{CellProgram, Generation, LoadRequest, Opening, opening::Opener};
 
 /// Returns the request that serves a model by cells; `None` if its graph has no recurrent layers or stays whole. The
 /// log says why it stays whole.

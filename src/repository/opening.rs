@@ -3,13 +3,14 @@
 use std::{cell::RefCell, sync::Arc};
 
 use bytes::Bytes;
+use paternoster_config::stages::StageRequest;
 use paternoster_engine::{EngineError, Engines, OnnxEngine, Program, ProgramPort, onnxruntime::OnnxProgram};
 use paternoster_observe::{budget::Reservation, instructions, machine};
 use paternoster_onnx::{ExternalFiles, Port, SealedModel, Signature, decoder};
 use sha2::{Digest, Sha256};
 
 use super::{
-    CellProgram, Isolation, LoadAttempt, StageRequest, StartCache,
+    CellProgram, Isolation, LoadAttempt, StartCache,
     isolation::{MemoryReport, Trying},
     staging,
 };

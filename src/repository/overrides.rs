@@ -6,10 +6,11 @@ use std::{
 };
 
 use bytes::Bytes;
+use paternoster_config::values::stays_inside;
 use paternoster_observe::budget::SharedReservation;
 use paternoster_onnx::ExternalFiles;
 
-use super::{config::values::stays_inside, directory::version_number};
+use super::directory::version_number;
 
 /// Overrides of one load request.
 #[derive(Clone, Debug, Default)]

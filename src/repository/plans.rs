@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use paternoster_batching::Lengths;
+use paternoster_config::lengths::PreparedLengths;
 use paternoster_engine::{
     BatchAxes, Engines, Precision, Program, ProgramPort, TensorBatch,
     cuda::{OnCard, Plan},
@@ -13,7 +14,7 @@ use paternoster_model::TensorSpec;
 use paternoster_onnx::SealedModel;
 use tracing::info;
 
-use super::{LoadRequest, config::lengths::PreparedLengths};
+use super::LoadRequest;
 
 /// A program compiled for the CPU, and what it was compiled from.
 pub(super) struct Compiled<'a> {

@@ -5,6 +5,10 @@ use std::{collections::HashSet, path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use paternoster_config::{
+    pb::model_config::SchedulingChoice,
+    stages::{StageCuts, StageRequest},
+};
 use paternoster_device::MemoryShortage;
 use paternoster_engine::{
     EngineError, Engines, OnnxEngine, Program, Repeat, RepeatElements, StopSignal, onnxruntime::OnnxProgram,
@@ -16,11 +20,10 @@ use paternoster_onnx::{SealedModel, Signature};
 use tracing::warn;
 
 use super::{
-    CellProgram, EngineKind, HeldProgram, Isolation, LoadAttempt, LoadRequest, Loader, Opening, StageCuts,
-    StageRequest, TrialLimits, WarmupSample,
+    CellProgram, EngineKind, HeldProgram, Isolation, LoadAttempt, LoadRequest, Loader, Opening, TrialLimits,
+    WarmupSample,
     attempt::CardLack,
     cells,
-    config::pb::model_config::SchedulingChoice,
     loader::version_latencies,
     opened,
     opening::Opener,

@@ -10,14 +10,15 @@ use std::{
 };
 
 use paternoster_batching::Ns;
+use paternoster_config::{stages::StageCuts, unfold::UnfoldRequest};
 use paternoster_executor::{InputTensor, StagePrograms, WarmUp};
 use paternoster_model::ModelSpec;
 use paternoster_observe::machine;
 use tracing::info_span;
 
 use super::{
-    EngineKind, LoadAttempt, LoadRequest, Loader, Overrides, PoolLoader, StageCuts, TrialLimits, UnfoldRequest,
-    prepare, scan, stores::is_remote, warmup,
+    EngineKind, LoadAttempt, LoadRequest, Loader, Overrides, PoolLoader, TrialLimits, prepare, scan, stores::is_remote,
+    warmup,
 };
 use crate::profile::{
     CutTable, Findings, Halt, Key, LENGTHS, Profile, Size, Store, choose, digest_of_all, measure, sizes,

@@ -2,15 +2,12 @@
 
 use std::sync::Arc;
 
+use paternoster_config::pb::{self, model_config::SchedulingChoice};
 use paternoster_executor::{Backlog, InferRequest};
 use paternoster_model::ModelSpec;
 use paternoster_pipeline::{PendingResponse, Servable};
 
-use super::{
-    attempt::KeptMemory,
-    config::pb::{self, model_config::SchedulingChoice},
-    rollout::Rollout,
-};
+use super::{attempt::KeptMemory, rollout::Rollout};
 
 /// The parameter of a configuration that says what a classifier of texts does, as Hugging Face names it.
 pub(super) const PROBLEM_TYPE: &str = "problem_type";

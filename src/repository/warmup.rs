@@ -3,21 +3,17 @@
 use std::path::Path;
 
 use bytes::Bytes;
+use paternoster_config::{
+    model_config,
+    pb::{self, model_warmup::input::InputDataType},
+    sequences,
+};
 use paternoster_executor::InputTensor;
 use paternoster_model::{DataType, Dims, ModelSpec, element_count};
 use paternoster_observe::budget::Reservation;
 use tracing::info;
 
-use super::{
-    LoadAttempt, WarmupSample,
-    attempt::grow,
-    bounded_file::read_up_to,
-    config::{
-        model_config,
-        pb::{self, model_warmup::input::InputDataType},
-        sequences,
-    },
-};
+use super::{LoadAttempt, WarmupSample, attempt::grow, bounded_file::read_up_to};
 use crate::profile::Size;
 
 /// Most bytes of all warm-up inputs of a version, and of each input of a measurement.

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
+use paternoster_config::model::ImageStep;
 use paternoster_pipeline::BuiltIn;
-
-use super::config::model::ImageStep;
 
 /// Refuses the step.
 ///

@@ -2,13 +2,12 @@
 
 use std::{path::Path, sync::Arc};
 
-use paternoster_executor::ModelHandle;
-use paternoster_pipeline::{BuiltIn, Pipeline, PipelineOptions};
-
-use super::config::{
+use paternoster_config::{
     model::{PipelineStep, Text},
     pb,
 };
+use paternoster_executor::ModelHandle;
+use paternoster_pipeline::{BuiltIn, Pipeline, PipelineOptions};
 
 /// Default largest batch of the program, in texts.
 pub(super) const DEFAULT_MAX_BATCH_SIZE: i32 = 32;

@@ -14,8 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use paternoster::repository::config::lengths::CellLengths;
 use paternoster_batching::Lengths;
+use paternoster_config::lengths::CellLengths;
 use paternoster_device::cuda::{Compiler, Element, KERNELS, Source};
 use paternoster_engine::{Precision, cuda::Plan};
 use paternoster_model::TensorSpec;

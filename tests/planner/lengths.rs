@@ -7,8 +7,8 @@
 
 use std::{collections::BTreeMap, fmt::Debug, rc::Rc, sync::Arc};
 
-use paternoster::repository::config::lengths::CellLengths;
 use paternoster_batching::Lengths;
+use paternoster_config::lengths::CellLengths;
 use paternoster_device::{
     BufferId, Device,
     cuda::{Address, Cuda, CudaWork},

@@ -2,9 +2,8 @@
 
 use std::str::FromStr;
 
+use paternoster_config::{complete::DEFAULT_MAX_BATCH_SIZE, settings::ONNXRUNTIME};
 use paternoster_observe::LatencyMetrics;
-
-use crate::repository::config::{complete::DEFAULT_MAX_BATCH_SIZE, settings::ONNXRUNTIME};
 
 const DEFAULT_MAX_BATCH_SIZE_KEY: &str = "default-max-batch-size";
 

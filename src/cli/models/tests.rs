@@ -1,14 +1,14 @@
 use std::{collections::HashSet, fs};
 
-use paternoster_model::TensorSpec;
-use paternoster_onnx::{Port, PortDim, Signature, build::BuildError};
-
-use super::*;
-use crate::repository::config::{
+use paternoster_config::{
     convert,
     unfold::{self, CellPorts},
     yaml,
 };
+use paternoster_model::TensorSpec;
+use paternoster_onnx::{Port, PortDim, Signature, build::BuildError};
+
+use super::*;
 
 struct Folder(PathBuf);
 

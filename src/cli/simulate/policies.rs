@@ -1,11 +1,11 @@
 //! `--policy`: the `batching` section of a `model.yaml`, in full or abbreviated, read by the server's own code.
 
 use paternoster_batching::{Knobs, Policy, PolicyKind, Predictor};
+use paternoster_config::{complete, convert, model::PolicyName, policy_text::PolicyText, yaml};
 use paternoster_lab::simulate::ModelTable;
 use serde_yaml::{Mapping, Value};
 
 use super::MOST_US;
-use crate::repository::config::{complete, convert, model::PolicyName, policy_text::PolicyText, yaml};
 
 /// LazyBatching's oracle: `lazy` with exact knowledge of all times, which only a simulator can have.
 const ORACLE: &str = "oracle";

@@ -2,10 +2,9 @@
 
 use std::{fs, path::Path};
 
+use paternoster_config::latencies;
 use paternoster_lab::simulate::{BUILT_IN, DeviceTable, ModelTable, built_in};
 use paternoster_observe::timeline::Picture;
-
-use crate::repository::config::latencies;
 
 /// Most stages of a latency table.
 const MAX_STAGES: u16 = 256;

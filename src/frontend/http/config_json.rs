@@ -1,10 +1,10 @@
 //! A model's configuration as JSON.
 
+use paternoster_config::pb;
 use prost_reflect::{DescriptorError, DescriptorPool, DynamicMessage, MessageDescriptor, SerializeOptions};
 use serde_json::Value;
 
 use super::Problem;
-use crate::repository::config::pb;
 
 /// Why the schema of configurations cannot be used.
 #[derive(Debug, thiserror::Error)]

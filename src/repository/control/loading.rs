@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use paternoster_config::{Origin, Settings};
 use paternoster_observe::{CardMemory, budget::SharedReservation};
 use paternoster_pipeline::{Cached, Servable};
 use tokio::{
@@ -23,7 +24,6 @@ use super::{Control, Demand, Kept, card_room::Tried, fault::LoadFault, memory_bu
 use crate::repository::{
     ControlError, LoadAttempt, LoadRequest, ModelVersion, Overrides,
     blocking::blocking,
-    config::{Origin, Settings},
     configuration,
     directory::{self, Fingerprint},
     loader::version_latencies,

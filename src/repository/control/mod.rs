@@ -21,6 +21,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use paternoster_config::{Origin, Settings};
 use paternoster_observe::{RepositoryStats, budget::Budget};
 use paternoster_pipeline::Workers;
 use tokio::{
@@ -31,7 +32,6 @@ use tokio::{
 use self::{card_room::CardRoom, dependencies::Dependencies, on_demand::OnDemand};
 use super::{
     ControlError, Loader, Options,
-    config::{Origin, Settings},
     directory::Fingerprint,
     gates::Gates,
     places::Places,

@@ -15,6 +15,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use paternoster_config::model::PipelineStep;
 use paternoster_observe::{ResidencyReading, ResidencyStats, budget::Budget};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
@@ -22,10 +23,7 @@ use tokio::{
 };
 
 use super::{Control, Demand, fault::LoadFault};
-use crate::repository::{
-    LoadAttempt, ModelVersion, Overrides, ResolveError, config::model::PipelineStep, configuration, directory,
-    scan::Found,
-};
+use crate::repository::{LoadAttempt, ModelVersion, Overrides, ResolveError, configuration, directory, scan::Found};
 
 /// Most requests that wait for models. Those of one client have a quarter of these places.
 pub(crate) const MAX_WAITING: usize = 1024;

@@ -7,6 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use paternoster_config::stages::StageCuts;
 use paternoster_engine::{
     Engines, OnnxEngine, Precision, Program,
     onnxruntime::{Runtime, RuntimeOptions},
@@ -19,7 +20,7 @@ use super::{
     memory,
     trial::{MemoryReport, REASON_MAX_BYTES, REFUSED, Trial},
 };
-use crate::repository::{StageCuts, staging};
+use crate::repository::staging;
 
 /// Reads a model from standard input, opens it within the limits that come with it, and exits: with status 0 and the
 /// memory that it took on standard output, or with a nonzero status and the reason.

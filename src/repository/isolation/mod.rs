@@ -19,12 +19,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use paternoster_config::stages::StageRequest;
 use paternoster_observe::budget::Reservation;
 
 pub use self::alone::open_alone;
 pub(super) use self::trial::MemoryReport;
 use self::trial::{REASON_MAX_BYTES, REFUSED, Trial};
-use super::{CellProgram, LoadAttempt, StageRequest, StartCache, attempt::grow};
+use super::{CellProgram, LoadAttempt, StartCache, attempt::grow};
 
 /// Time between two looks at the memory of the process, and at whether the load has been ended.
 const TICK: Duration = Duration::from_millis(20);

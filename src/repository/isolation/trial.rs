@@ -8,12 +8,13 @@ use std::{
 };
 
 use bytes::Bytes;
+use paternoster_config::stages::{StageCuts, StageRequest};
 use paternoster_engine::{OnnxEngine, Precision};
 use paternoster_onnx::ExternalFiles;
 use serde::{Deserialize, Serialize};
 
 use super::Isolation;
-use crate::repository::{CellProgram, StageCuts, StageRequest, staging};
+use crate::repository::{CellProgram, staging};
 
 /// Exit status of a process that rejects a model and writes the reason.
 pub(super) const REFUSED: u8 = 3;

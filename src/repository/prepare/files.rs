@@ -9,22 +9,18 @@ use std::{
 
 use bytes::Bytes;
 use paternoster_batching::CostTable;
+use paternoster_config::{
+    latencies,
+    model::Latencies,
+    pb, placement, sequences,
+    settings::ONNX_FILENAME,
+    unfold::{CellRequest, UnfoldRequest},
+};
 use paternoster_engine::{OnnxEngine, Precision};
 use paternoster_onnx::ExternalFiles;
 
 use super::{
-    super::{
-        CellProgram,
-        bounded_file::read_up_to,
-        config::{
-            latencies,
-            model::Latencies,
-            pb, placement, sequences,
-            settings::ONNX_FILENAME,
-            unfold::{CellRequest, UnfoldRequest},
-        },
-        configuration,
-    },
+    super::{CellProgram, bounded_file::read_up_to, configuration},
     Plan,
 };
 

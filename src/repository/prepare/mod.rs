@@ -10,6 +10,17 @@ use std::{
 };
 
 use bytes::Bytes;
+use paternoster_config::{
+    ConfigError, Origin, Settings, check, complete, convert, generate,
+    lengths::PreparedLengths,
+    model::{Generate, PipelineStep, PolicyName, Text},
+    pb::{self, model_config::SchedulingChoice, model_version_policy::PolicyChoice},
+    pipeline, placement,
+    policies::Automatic,
+    sequences,
+    settings::{POLICY, REPEAT},
+    unfold, yaml,
+};
 use paternoster_engine::OnnxEngine;
 use paternoster_model::ModelSpec;
 use paternoster_onnx::{ExternalFiles, decoder, recurrent::runs_over_batch};
@@ -18,17 +29,6 @@ use paternoster_pipeline::{Pipeline, PipelineFault, PipelineOptions};
 use self::files::{OPERATORS, operator_names};
 use super::{
     CellProgram, EngineKind, LoadAttempt, LoadRequest, Loader, Opening, Options, Overrides,
-    config::{
-        ConfigError, Origin, Settings, check, complete, convert, generate,
-        lengths::PreparedLengths,
-        model::{Generate, PipelineStep, PolicyName, Text},
-        pb::{self, model_config::SchedulingChoice, model_version_policy::PolicyChoice},
-        pipeline, placement,
-        policies::Automatic,
-        sequences,
-        settings::{POLICY, REPEAT},
-        unfold, yaml,
-    },
     configuration::{self, PBTXT, YAML},
     directory::{self, Fingerprint},
     generation, image,

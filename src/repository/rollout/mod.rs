@@ -17,16 +17,14 @@ use std::{
 };
 
 use http::{HeaderMap, HeaderName};
+use paternoster_config::{ConfigError, Origin, Settings};
 use paternoster_executor::{Backlog, InferRequest};
 use paternoster_observe::budget::Budget;
 use paternoster_pipeline::PendingResponse;
 use sha2::{Digest, Sha256};
 
 use self::shadow::Shadow;
-use super::{
-    ModelVersion, Requester,
-    config::{ConfigError, Origin, Settings},
-};
+use super::{ModelVersion, Requester};
 
 /// Largest relative difference that counts as none, unless the configuration says so.
 const DEFAULT_TOLERANCE: f64 = 1e-4;

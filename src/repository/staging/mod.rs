@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use paternoster_config::stages::{ExitRequest, ExitRequestTo, StageCuts, StageRequest};
 use paternoster_model::{
     BoundaryDim, BoundaryTensor, Exit, ExitTo, ModelSpec, Sink, Source, StagePlan, StageSpec, SymbolId, TensorSpec,
 };
@@ -11,8 +12,6 @@ use paternoster_onnx::{
     cut::{Cuts, StageGraph, StagePort, cut},
     infer::infer,
 };
-
-use super::config::stages::{ExitRequest, ExitRequestTo, StageCuts, StageRequest};
 
 /// Cuts a model as configured. Returns the plan of its stages, and their graphs in order.
 ///

@@ -14,6 +14,7 @@ use std::{
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use paternoster_batching::Knobs;
+use paternoster_config::complete;
 use paternoster_engine::{Batch, EngineError, Execution, Program};
 use paternoster_executor::{ModelHandle, Pool, PoolOptions};
 use paternoster_model::{DataType, ModelSpec};
@@ -23,7 +24,7 @@ use tempfile::TempDir;
 
 use crate::repository::{
     ControlMode, IndexEntry, LoadAttempt, LoadRequest, Loader, Options, Overrides, Repository, ResidencyOptions,
-    changes::ChangeDetector, config::complete, polling,
+    changes::ChangeDetector, polling,
 };
 
 /// Content of a program file that does not load.

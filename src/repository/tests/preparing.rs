@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use paternoster_batching::{CostPoint, CostTable, Policy};
+use paternoster_config::stages::StageCuts;
 use paternoster_engine::OnnxEngine;
 
 use super::fake::{Directory, FakeLoader, explicit, load, options, start};
-use crate::repository::{ControlMode, EngineKind, Options, Repository, StageCuts};
+use crate::repository::{ControlMode, EngineKind, Options, Repository};
 
 async fn reason(files: &[(&str, &str)]) -> String {
     let directory = Directory::new();

@@ -6,6 +6,12 @@ mod section;
 use std::{cell::RefCell, collections::BTreeMap, path::Path, sync::Arc};
 
 use paternoster_batching::knob::Whole;
+use paternoster_config::{
+    model::{PipelineStep, PoolStep, Side, Text, TextTask, TokenizeStep},
+    model_config::datatype_to_pb,
+    pb,
+    values::{NonEmptyText, PartName, stays_inside},
+};
 use paternoster_executor::ModelHandle;
 use paternoster_model::{DataType, ModelSpec, TensorSpec, text};
 use paternoster_pipeline::{BuiltIn, Graph, Pipeline, PipelineOptions, Port, Runs, Servable, Step};
@@ -17,12 +23,6 @@ use paternoster_text::{
 use self::section::{name_of, override_layout, pooling_of, truncate_of};
 use super::{
     bounded_file::read_up_to,
-    config::{
-        model::{PipelineStep, PoolStep, Side, Text, TextTask, TokenizeStep},
-        model_config::datatype_to_pb,
-        pb,
-        values::{NonEmptyText, PartName, stays_inside},
-    },
     directory::TOKENIZER,
     version::{MULTI_LABEL, PROBLEM_TYPE},
 };

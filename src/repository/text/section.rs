@@ -1,8 +1,7 @@
 //! The section `text` of a configuration, and the names in it.
 
+use paternoster_config::model::{PoolingName, Side, Text, TextTask};
 use paternoster_text::{Layout, Pooling, Task, Truncate};
-
-use crate::repository::config::model::{PoolingName, Side, Text, TextTask};
 
 /// Puts what the configuration says in place of what the files say.
 pub(super) fn override_layout(layout: &mut Layout, section: &Text) -> Result<(), String> {

@@ -8,8 +8,9 @@ use paternoster::{
         slice::{self, SliceArgs},
     },
     profile::{CutTable, Point, Profile, Store, choose},
-    repository::{StageCuts, Trials, read_model},
+    repository::{Trials, read_model},
 };
+use paternoster_config::stages::StageCuts;
 use paternoster_onnx::{
     cut::legal_cuts,
     zoo::{self, Width},

@@ -3,7 +3,7 @@
 //!
 //! Plain data, checked by [`Unfolding::check`] when the version is loaded. [`Unfolding::unfold`] creates the graph of a
 //! single request. Tensors and outputs are identified by number here. Configurations use the same types with names
-//! instead (`repository::config::unfold`), until the programs are known; hence the type parameters.
+//! instead (`paternoster-config`), until the programs are known; hence the type parameters.
 
 use bytes::Bytes;
 use smallvec::SmallVec;

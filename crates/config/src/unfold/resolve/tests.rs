@@ -1,0 +1,265 @@
+use paternoster_model::unfold::{Emitted, Expression, Operator};
+
+use super::*;
+use crate::{convert, unfold::read, yaml};
+
+fn port(name: &str, datatype: DataType, dims: &[i64]) -> TensorSpec {
+    TensorSpec::new(name, datatype, dims)
+}
+
+fn floats(names: &[&str]) -> Vec<TensorSpec> {
+    names.iter().map(|name| port(name, DataType::Fp32, &[8])).collect()
+}
+
+const TRANSLATE: &str = "\
+inputs: [ { name: source, dtype: INT64, dims: [words] } ]
+outputs: [ { name: tokens, dtype: INT64, dims: [-1] } ]
+cells: { encode: { program: e.onnx, batch_sizes: [512] }, decode: { program: d.onnx, batch_sizes: [256] } }
+unfold:
+- chain: { cell: encode, name: encoder, over: source, as: word, reverse: true,
+    carry: { h: h_next }, emit: { h: last(h_next), all: all(h_next) } }
+- decode: { cell: decode, feed: { token: next }, carry: { h: h_next }, start: { token: 1, h: encoder.h },
+    hold: { memory: encoder.all }, length: { words: encoder.all, count: grow.past }, grow: { past: key },
+    until: { next: 2 }, max_steps: \"len(encoder.all) + 50\", emit: { tokens: all(next) } }
+";
+
+fn translate_ports() -> Vec<CellPorts> {
+    let (word, token, words, next) = (
+        port("word", DataType::Int64, &[]),
+        port("token", DataType::Int64, &[]),
+        port("words", DataType::Int32, &[]),
+        port("next", DataType::Int64, &[]),
+    );
+    let mut decoder = floats(&["h", "memory"]);
+    decoder.extend([token, words, port("past", DataType::Fp32, &[-1, 8]), port("count", DataType::Int64, &[])]);
+    vec![
+        CellPorts { inputs: vec![word, floats(&["h"])[0].clone()], outputs: floats(&["h_next"]) },
+        CellPorts { inputs: decoder, outputs: vec![floats(&["h_next"])[0].clone(), next, floats(&["key"])[0].clone()] },
+    ]
+}
+
+fn resolve(text: &str, ports: &[CellPorts]) -> Result<Unfolding, String> {
+    let (config, origin) = yaml::parse("f", text.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
+    let request = read(&config, &origin).unwrap_or_else(|fault| panic!("{fault}")).expect("it has cells");
+    let (spec, ..) = convert::model(&config, 1, &Default::default(), &origin).unwrap_or_else(|fault| panic!("{fault}"));
+    request.resolve(&spec, ports)
+}
+
+fn refusal(from: &str, to: &str) -> String {
+    assert!(TRANSLATE.contains(from), "{from}");
+    resolve(&TRANSLATE.replacen(from, to, 1), &translate_ports()).expect_err("it should be refused")
+}
+
+const fn emitted(segment: usize, emit: usize) -> Tensor {
+    Tensor::Emitted(Emitted { segment, emit })
+}
+
+#[test]
+fn names_become_numbers() {
+    let resolved = resolve(TRANSLATE, &translate_ports()).unwrap();
+    let [encoder, decoder] = &resolved.segments[..] else { panic!("two segments") };
+    let inputs = vec![
+        Source::Step { of: Tensor::Input(0), reversed: true },
+        Source::Carried { output: 0, start: Start::Row(vec![0; 32].into()), is_kept: false },
+    ];
+    assert_eq!(encoder.types[..], [NodeType { cell: 0, inputs }]);
+    assert_eq!(encoder.nodes, Nodes::Chain { steps: Expression::Length(0), chunks: false });
+    let most = [Expression::Length(0), Expression::Number(50)];
+    let one = Bytes::copy_from_slice(&1_i64.to_le_bytes());
+    let inputs = vec![
+        Source::Carried { output: 0, start: Start::Tensor(emitted(0, 1)), is_kept: false },
+        Source::Whole(emitted(0, 0)),
+        Source::Carried { output: 1, start: Start::Row(one), is_kept: false },
+        Source::Length(emitted(0, 0)),
+        Source::Grown { output: 2 },
+        Source::GrownLength,
+    ];
+    assert_eq!(decoder.types[..], [NodeType { cell: 1, inputs }]);
+    let max_steps = Expression::Joined(Operator::Plus, Box::new(most));
+    assert_eq!(decoder.nodes, Nodes::Decode { max_steps, until: Some((1, 2)), expected_steps: None });
+    assert_eq!(resolved.outputs, [Emitted { segment: 1, emit: 0 }]);
+    let (encode, decode) = (&resolved.cells[0], &resolved.cells[1]);
+    assert_eq!((encode.name.as_str(), encode.max_rows, encode.min_followup, encode.priority), ("encode", 512, 128, 2));
+    assert_eq!((decode.name.as_str(), decode.max_rows, decode.min_followup, decode.priority), ("decode", 256, 64, 1));
+    assert_eq!(decode.inputs, translate_ports()[1].inputs);
+}
+
+#[test]
+fn what_programs_do_not_have_is_refused_with_what_they_have() {
+    let cases = [
+        (
+            "as: word",
+            "as: world",
+            "segment 'encoder': expected an input of 'encode': word, h, but found 'world'; did you mean 'word'?",
+        ),
+        (
+            "carry: { h: h_next }, emit",
+            "emit",
+            "segment 'encoder': nothing gives the input 'h' of the cell 'encode': expected it in one of over, carry, \
+             keep, grow, hold, length, control",
+        ),
+        (
+            "carry: { h: h_next }, emit",
+            "carry: { h: h_nxt }, emit",
+            "segment 'encoder': expected an output of 'encode': h_next, but found 'h_nxt'; did you mean 'h_next'?",
+        ),
+        (
+            "last(h_next)",
+            "last(hidden)",
+            "segment 'encoder': expected an output of 'encode': h_next, but found 'hidden'",
+        ),
+        (
+            "until: { next: 2 }",
+            "until: { last: 2 }",
+            "segment 'decode': expected an output of 'decode': h_next, next, key, but found 'last'",
+        ),
+        ("feed: { token: next }", "feed: { token: h_next }", "segment 'decode': input 'token' is INT64, but gets FP32"),
+        (
+            "hold: { memory: encoder.all }",
+            "hold: { memory: source }",
+            "segment 'decode': input 'memory' is FP32, but gets INT64 of 'source'",
+        ),
+        ("grow: { past: key }", "grow: { past: next }", "segment 'decode': input 'past' is FP32, but gets INT64"),
+        (
+            "grow: { past: key }",
+            "grow: { past: keys }",
+            "segment 'decode': expected an output of 'decode': h_next, next, key, but found 'keys'; did you mean \
+             'key'?",
+        ),
+        ("all(next)", "all(h_next)", "output 'tokens' is INT64, but gets FP32"),
+    ];
+    for (from, to, expected) in cases {
+        assert_eq!(refusal(from, to), expected, "{to}");
+    }
+    let ports = translate_ports();
+    assert_eq!(resolve(TRANSLATE, &ports[..1]), Err("expected the ports of 2 programs, but found 1".to_owned()));
+    let mut strings = ports;
+    strings[0].inputs[0].datatype = DataType::Bytes;
+    assert_eq!(
+        resolve(TRANSLATE, &strings),
+        Err("cell 'encode': 'word' is BYTES, which cells cannot hand on".to_owned())
+    );
+}
+
+#[test]
+fn rows_that_no_memory_holds_are_refused() {
+    let mut ports = translate_ports();
+    let refusal = |ports: &[CellPorts]| resolve(TRANSLATE, ports).expect_err("it is too large");
+    ports[0].inputs[1].dims[0] = 1 << 40;
+    let expected = "expected at most 1073741824 bytes for all starts, controls and missing children together, but";
+    assert_eq!(
+        refusal(&ports),
+        format!("segment 'encoder': input 'h': {expected} with FP32 [1099511627776] it is more")
+    );
+    let token = port("token", DataType::Int64, &[1 << 27]);
+    ports[0].inputs[1].dims[0] = 1;
+    ports[1].inputs[2] = token;
+    assert_eq!(
+        refusal(&ports),
+        format!("segment 'decode': input 'token': {expected} with INT64 [134217728] it is more")
+    );
+}
+
+#[test]
+fn leaves_and_inner_nodes_take_what_they_have_of_a_trees_sources() {
+    let text = "\
+inputs: [ { name: tokens, dtype: INT64, dims: [n] }, { name: table, dtype: INT64, dims: [n, 2] } ]
+outputs: [ { name: root, dtype: FP32, dims: [8] } ]
+cells: { leaf: { program: l.onnx }, node: { program: n.onnx } }
+unfold: [ tree: { leaf: leaf, internal: node, children: table, over: tokens, as: x,
+    child: { left: 0.h, right: 1.h }, emit: { root: root(h) } } ]
+";
+    let leaf = CellPorts { inputs: vec![port("x", DataType::Int64, &[])], outputs: floats(&["c", "h"]) };
+    let node = CellPorts { inputs: floats(&["right", "left"]), outputs: floats(&["h", "c"]) };
+    let child = |child| Source::Child { child, output: 1, none: vec![0; 32].into() };
+    let resolved = resolve(text, &[leaf.clone(), node.clone()]).unwrap();
+    let expected = [
+        NodeType { cell: 0, inputs: vec![Source::Step { of: Tensor::Input(0), reversed: false }] },
+        NodeType { cell: 1, inputs: vec![child(1), child(0)] },
+    ];
+    let tree = &resolved.segments[0];
+    assert_eq!(tree.types[..], expected, "outputs are those of the leaves");
+    assert_eq!(tree.nodes, Nodes::Tree { children: 1, max_nodes: 256 });
+    assert_eq!(resolved.outputs_of(tree, 1).as_deref(), Ok(&[1, 0][..]), "inner nodes have them elsewhere");
+    let bare = CellPorts { outputs: floats(&["c"]), ..leaf.clone() };
+    assert_eq!(
+        resolve(text, &[bare, node.clone()]),
+        Err("segment 'tree': expected an output of 'leaf': c, but found 'h'; did you mean 'c'?".to_owned())
+    );
+    let alone = CellPorts { inputs: floats(&["left"]), ..node };
+    assert_eq!(
+        resolve(text, &[leaf, alone]),
+        Err("segment 'tree': expected an input of 'leaf' or 'node': x, left, but found 'right'".to_owned())
+    );
+}
+
+#[test]
+fn a_stage_takes_inputs_and_leaves_outputs_under_their_own_names() {
+    let text = "\
+inputs: [ { name: frames, dtype: FP32, dims: [n, 80] } ]
+outputs: [ { name: last, dtype: FP32, dims: [8] }, { name: features, dtype: FP32, dims: [-1, 8] } ]
+cells: { conv: { program: c.onnx }, step: { program: s.onnx } }
+unfold:
+- stage: conv
+- chain: { cell: step, over: conv.features, as: x, steps: len(frames) / 2, emit: { last: last(y) } }
+";
+    let conv = CellPorts { inputs: floats(&["frames"]), outputs: floats(&["other", "features"]) };
+    let step = CellPorts { inputs: floats(&["x"]), outputs: floats(&["y"]) };
+    let resolved = resolve(text, &[conv.clone(), step.clone()]).unwrap();
+    let stage = &resolved.segments[0];
+    assert_eq!(stage.types[..], [NodeType { cell: 0, inputs: vec![Source::Whole(Tensor::Input(0))] }]);
+    assert_eq!(stage.nodes, Nodes::Stage);
+    let left: Vec<(&str, Which)> =
+        resolved.segments[0].emits.iter().map(|emit| (emit.name.as_str(), emit.which)).collect();
+    assert_eq!(left, [("features", Which::Last)], "nothing reads the other output");
+    assert_eq!(resolved.outputs, [Emitted { segment: 1, emit: 0 }, Emitted { segment: 0, emit: 0 }]);
+
+    let without = CellPorts { outputs: floats(&["other"]), ..conv.clone() };
+    assert_eq!(
+        resolve(text, &[without, step.clone()]),
+        Err("segment 'conv': expected an output of 'conv': other, but found 'features'".to_owned())
+    );
+    let unknown = CellPorts { inputs: floats(&["audio"]), ..conv.clone() };
+    assert_eq!(
+        resolve(text, &[unknown, step.clone()]),
+        Err("segment 'conv': nothing gives the input 'audio' of the cell 'conv': expected it in one of over, inputs, \
+             keep, length, control"
+            .to_owned())
+    );
+    let twice = CellPorts { outputs: floats(&["last", "features"]), ..conv };
+    assert_eq!(
+        resolve(text, &[twice, step]),
+        Err("expected one segment to emit 'last', but found 'conv' and 'step'".to_owned())
+    );
+}
+
+const PROJECT: &str = "\
+inputs: [ { name: x, dtype: FP32, dims: [n, 8] } ]
+outputs: [ { name: last, dtype: FP32, dims: [8] } ]
+cells: { project: { program: p.onnx }, step: { program: s.onnx } }
+unfold:
+- stage: { cell: project, over: x, as: x }
+- chain: { cell: step, over: project.gates, as: g, emit: { last: last(y) } }
+";
+
+#[test]
+fn a_stage_may_go_over_rows_and_leaves_as_many() {
+    let project = CellPorts { inputs: floats(&["x"]), outputs: floats(&["gates"]) };
+    let step = CellPorts { inputs: floats(&["g"]), outputs: floats(&["y"]) };
+    let resolved = resolve(PROJECT, &[project.clone(), step.clone()]).unwrap();
+    let [stage, chain] = &resolved.segments[..] else { panic!("two segments") };
+    assert_eq!(stage.types[..], [NodeType { cell: 0, inputs: vec![Source::Rows(Tensor::Input(0))] }]);
+    assert_eq!(stage.nodes, Nodes::Stage);
+    let steps = Expression::Length(0);
+    assert_eq!(chain.nodes, Nodes::Chain { steps, chunks: false }, "known before the stage has run");
+    let named = PROJECT.replace("as: x }", "as: x, emit: { gates: all(gates) } }");
+    assert_eq!(resolve(&named, &[project.clone(), step.clone()]), Ok(resolved));
+    let more = CellPorts { inputs: floats(&["frames", "x"]), ..project };
+    let text = PROJECT.replace("{ name: x,", "{ name: frames, dtype: FP32, dims: [8] }, { name: x,");
+    assert_eq!(
+        resolve(&text, &[more, step]),
+        Err("segment 'project': nothing gives the input 'frames' of the cell 'project': expected it in one of over, \
+             inputs, keep, length, control"
+            .to_owned())
+    );
+}
