@@ -23,5 +23,3 @@ pub mod wire;
 
 #[allow(clippy::disallowed_types, reason = "loads, polls and profiles take time")]
 pub mod repository;
-
-pub mod profile;

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use paternoster::profile::Point;
 use paternoster_engine::Precision;
+use paternoster_profile::Point;
 use serde::Serialize;
 
 use crate::{ceilings::Ceilings, staged::StagedTimes, steps::Step};

@@ -6,12 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use paternoster::profile::{CutTable, Halt, Size, measure, row_buckets};
 use paternoster_device::cuda::{Cuda, CudaWork};
 use paternoster_engine::{Precision, RunSize};
 use paternoster_executor::{CapturedStages, StageLaunch, StagePrograms};
 use paternoster_model::ModelSpec;
 use paternoster_onnx::Model;
+use paternoster_profile::{CutTable, Halt, Size, measure, row_buckets};
 use serde::Serialize;
 
 use crate::{

@@ -21,11 +21,11 @@ use paternoster_config::{
 };
 use paternoster_engine::{Engines, LibraryError};
 use paternoster_executor::{Pool, PoolOptions};
+use paternoster_profile::Store;
 use tempfile::TempDir;
 
 use crate::{
     bench::Target,
-    profile::Store,
     repository::{ControlError, Options, Overrides, PoolLoader, Repository, ResolveError, StartError},
 };
 

@@ -3,10 +3,11 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
+use paternoster_profile::Store;
 use tracing::warn;
 
 use super::flags::boolean;
-use crate::{profile::Store, repository::PoolLoader};
+use crate::repository::PoolLoader;
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Profiles")]

@@ -10,10 +10,10 @@ use paternoster_device::cuda::{
 };
 use paternoster_executor::{CardsOptions, Pool};
 use paternoster_observe::WatchedCards;
+use paternoster_profile::default_directory;
 use tracing::{info, warn};
 
 use super::flags::boolean;
-use crate::profile::default_directory;
 
 /// Tasks on a stream at once, if some are launched ahead.
 const DEPTH: u16 = 2;

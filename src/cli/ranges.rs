@@ -2,8 +2,9 @@
 
 use std::io::{self, Write};
 
+use paternoster_profile::{OperatorCuts, Profile, WeighedCut};
+
 use super::table::Table;
-use crate::profile::{OperatorCuts, Profile, WeighedCut};
 
 /// Most sizes that the table has columns for.
 const COLUMNS: usize = 4;

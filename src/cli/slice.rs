@@ -9,13 +9,13 @@ use paternoster_onnx::{
     SealedModel,
     cut::{CutError, Cuts, LegalCut, StageGraph, cut, legal_cuts, obstacle},
 };
+use paternoster_profile::{Profile, ProfileFileError};
 
 use super::{
     model_args::ModelArgs,
     ranges,
     table::{Table, terminal_width},
 };
-use crate::profile::{Profile, ProfileFileError};
 
 /// File name of the program in a version directory.
 pub(super) const PROGRAM: &str = "model.onnx";

@@ -16,13 +16,13 @@ use paternoster_model::{
     ModelSpec, SymbolId, TensorSpec, element_count,
     unfold::{CellSpec, Emit, Emitted, NodeType, Nodes, Segment, Source, Tensor, Unfolding, Which},
 };
+use paternoster_profile::{CellSegment, CellTable, Chunk, Halt, Key, Profile, Size, cell_costs, sizes};
 
 use super::{
     LoadAttempt, LoadRequest, PoolLoader, TrialLimits, cells,
     profiling::{Subject, Trials, key},
     warmup::{OPEN_LENGTH, random_inputs},
 };
-use crate::profile::{CellSegment, CellTable, Chunk, Halt, Key, Profile, Size, cell_costs, sizes};
 
 /// Batches are measured up to this size at least, that of BatchMaker's LSTM (section 2.2), to show what larger ones
 /// than configured would gain.

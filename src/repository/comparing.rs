@@ -12,12 +12,12 @@ use paternoster_engine::{Batch, BatchInput, BatchOutput, OnnxEngine, Precision, 
 use paternoster_executor::InputTensor;
 use paternoster_model::{DataType, ModelSpec};
 use paternoster_onnx::{SealedModel, Signature};
+use paternoster_profile::{EnginePoint, EngineTable, EngineTimes, Halt, Size, row_buckets};
 
 use super::{
     CellProgram, LoadAttempt, LoadRequest, Opening, PoolLoader, cells::CellGraph, opening::Opener, plans::Batches,
     warmup,
 };
-use crate::profile::{EnginePoint, EngineTable, EngineTimes, Halt, Size, row_buckets};
 
 /// Largest batch to compare, and the lengths of padded axes.
 const MOST_ROWS: u32 = 64;

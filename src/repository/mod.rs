@@ -1,7 +1,7 @@
 //! The model repository: model directories, their configuration, versions, loading and unloading, states and reasons.
 //!
-//! `paternoster-config` turns configuration texts and graph signatures into one checked configuration. `places` lists the
-//! repositories, and `stores` mirrors those in object stores to disk. `scan` and `directory` read the disk; `changes`
+//! `paternoster-config` turns configuration texts and graph signatures into one checked configuration. `places` lists
+//! the repositories, and `stores` mirrors those in object stores to disk. `scan` and `directory` read the disk; `changes`
 //! decides what changed in poll mode. `prepare` combines both into [`LoadRequest`]s, which `startup` and `polling` have
 //! `control` load. Each load is an `attempt`, which can be ended early. `table` holds the state of every version, and
 //! `serving` the snapshot of it that requests read. Where requests load models, `control` unloads others for them, as

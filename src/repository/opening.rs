@@ -7,6 +7,7 @@ use paternoster_config::stages::StageRequest;
 use paternoster_engine::{EngineError, Engines, OnnxEngine, Program, ProgramPort, onnxruntime::OnnxProgram};
 use paternoster_observe::{budget::Reservation, instructions, machine};
 use paternoster_onnx::{ExternalFiles, Port, SealedModel, Signature, decoder};
+use paternoster_profile::hexadecimal;
 use sha2::{Digest, Sha256};
 
 use super::{
@@ -14,7 +15,6 @@ use super::{
     isolation::{MemoryReport, Trying},
     staging,
 };
-use crate::profile::hexadecimal;
 
 /// Opens and compiles the programs of one load. Where isolation is configured, a separate process opens each program
 /// first.

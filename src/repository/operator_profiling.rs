@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use paternoster_config::stages::{StageCuts, StageRequest};
 use paternoster_onnx::cut::{between_ranges, legal_cuts};
+use paternoster_profile::{CutTable, Halt, OperatorCuts, Profile, Size};
 
 use super::{LoadAttempt, LoadRequest, PoolLoader, profiling::Trials};
-use crate::profile::{CutTable, Halt, OperatorCuts, Profile, Size};
 
 /// Number of ranges, or fewer where the graph has fewer places to cut: the largest number of stages in DVABatch.
 const RANGES: usize = 8;

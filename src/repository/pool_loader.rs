@@ -17,6 +17,7 @@ use paternoster_executor::{BringUp, ModelHandle, Placement, Pool, Site, StagePro
 use paternoster_model::{ModelSpec, TensorSpec};
 use paternoster_observe::{LatencyMetrics, StartCacheReading};
 use paternoster_onnx::{SealedModel, Signature};
+use paternoster_profile::{Key, Store};
 use tracing::warn;
 
 use super::{
@@ -30,7 +31,6 @@ use super::{
     plans::{self, Compiled},
     staging,
 };
-use crate::profile::{Key, Store};
 
 /// The [`Loader`] of the server.
 #[derive(Debug)]

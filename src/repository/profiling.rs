@@ -14,14 +14,14 @@ use paternoster_config::{stages::StageCuts, unfold::UnfoldRequest};
 use paternoster_executor::{InputTensor, StagePrograms, WarmUp};
 use paternoster_model::ModelSpec;
 use paternoster_observe::machine;
+use paternoster_profile::{
+    CutTable, Findings, Halt, Key, LENGTHS, Profile, Size, Store, choose, digest_of_all, measure, sizes,
+};
 use tracing::info_span;
 
 use super::{
     EngineKind, LoadAttempt, LoadRequest, Loader, Overrides, PoolLoader, TrialLimits, prepare, scan, stores::is_remote,
     warmup,
-};
-use crate::profile::{
-    CutTable, Findings, Halt, Key, LENGTHS, Profile, Size, Store, choose, digest_of_all, measure, sizes,
 };
 
 /// Numbers of stages to measure in addition to the whole model, if the configuration leaves them open.

@@ -11,10 +11,10 @@ use paternoster_config::{
 use paternoster_executor::InputTensor;
 use paternoster_model::{DataType, Dims, ModelSpec, element_count};
 use paternoster_observe::budget::Reservation;
+use paternoster_profile::Size;
 use tracing::info;
 
 use super::{LoadAttempt, WarmupSample, attempt::grow, bounded_file::read_up_to};
-use crate::profile::Size;
 
 /// Most bytes of all warm-up inputs of a version, and of each input of a measurement.
 const MAX_BYTES: usize = 1 << 30;

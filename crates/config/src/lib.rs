@@ -1,5 +1,5 @@
-//! Configurations of models. `config.pbtxt`, `model.yaml` and the JSON of a load request are all read as one [`Settings`],
-//! which is completed from the graph, checked, and converted to what admission and batching need.
+//! Configurations of models. `config.pbtxt`, `model.yaml` and the JSON of a load request are all read as one
+//! [`Settings`], which is completed from the graph, checked, and converted to what admission and batching need.
 //!
 //! Imports go one way, from the end of this list to its beginning:
 //! - `nearest`, `position`, `bounds`: suggestions, places in a text, limits. [`model_config`]: what Triton's
@@ -14,6 +14,7 @@
 //! graph signatures.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
+#![warn(clippy::disallowed_types)]
 
 mod bounds;
 pub mod check;

@@ -5,6 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{ArgGroup, Args, builder::PossibleValuesParser};
 use paternoster_lab::workload::{Arrivals, Lengths};
 use paternoster_model::Dims;
+use paternoster_profile::{Store, default_directory};
 
 use crate::{
     bench::{
@@ -15,7 +16,6 @@ use crate::{
         sweep,
     },
     cli::{CudaArgs, DeviceArgs, RecordArgs},
-    profile::{Store, default_directory},
 };
 
 /// Name of the model's own policy.

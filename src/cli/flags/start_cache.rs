@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+use paternoster_profile::default_directory;
+
 use super::{super::cuda::KERNELS, CudaArgs, ServeArgs};
-use crate::{profile::default_directory, repository::StartCache};
+use crate::repository::StartCache;
 
 /// The value of --cache-directory that turns it off.
 const KEEP_NOTHING: &str = "off";

@@ -8,9 +8,9 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use paternoster_lab::report::plot::Lines;
 pub(super) use paternoster_lab::report::plot::PlotError;
+use paternoster_profile::Profile;
 
 use super::{shown_lengths, title};
-use crate::profile::Profile;
 
 /// Plot files.
 #[derive(Clone, Debug, Default, clap::Args)]

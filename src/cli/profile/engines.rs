@@ -2,11 +2,10 @@
 
 use std::io::{self, Write};
 
+use paternoster_profile::{EngineTable, EngineTimes, Size};
+
 use super::{super::table::Table, ProfileArgs, ProfileError, Progress};
-use crate::{
-    profile::{EngineTable, EngineTimes, Size},
-    repository::{LoadRequest, PoolLoader},
-};
+use crate::repository::{LoadRequest, PoolLoader};
 
 /// Measures a model's programs with every engine, and prints the times and what to write into `model.yaml`.
 ///
@@ -104,8 +103,9 @@ fn lines(cell: Option<&str>, times: &EngineTimes) -> String {
 
 #[cfg(test)]
 mod tests {
+    use paternoster_profile::EnginePoint;
+
     use super::*;
-    use crate::profile::EnginePoint;
 
     fn times(engine: &str, precision: &str, median_ns: u64) -> EngineTimes {
         let points = vec![EnginePoint { rows: 8, length: 0, median_ns, runs: 5, deviation: 0.004 }];

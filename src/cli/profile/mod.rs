@@ -14,6 +14,10 @@ use std::{
 use paternoster_engine::{Engines, onnxruntime::Runtime};
 use paternoster_executor::Pool;
 use paternoster_model::{ModelSpec, TensorSpec};
+use paternoster_profile::{
+    CellTable, Choice, CutTable, Findings, Halt, Key, Point, Profile, Size, Store, StoreError, choose,
+    default_directory,
+};
 use serde::Serialize;
 
 pub use self::display::PlotArgs;
@@ -24,13 +28,7 @@ use super::{
     options, ranges,
     table::{Table, terminal_width},
 };
-use crate::{
-    profile::{
-        CellTable, Choice, CutTable, Findings, Halt, Key, Point, Profile, Size, Store, StoreError, choose,
-        default_directory,
-    },
-    repository::{LoadRequest, OPEN_LENGTH, PoolLoader, Trials, joining_pays, read_model},
-};
+use crate::repository::{LoadRequest, OPEN_LENGTH, PoolLoader, Trials, joining_pays, read_model};
 
 /// Measure the latency of a model, whole and cut into stages, for batches of every size
 ///

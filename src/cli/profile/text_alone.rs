@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use crate::profile::Profile;
+use paternoster_profile::Profile;
 
 /// Plot files; none without the feature.
 #[derive(Clone, Debug, Default, clap::Args)]

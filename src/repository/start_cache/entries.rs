@@ -10,11 +10,10 @@ use std::{
     time::SystemTime,
 };
 
+use paternoster_profile::hexadecimal;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 use tempfile::Builder;
-
-use crate::profile::hexadecimal;
 
 /// Begins each file, with its format. The hash of what follows completes the line.
 const HEADER: &str = "paternoster start cache 1 ";

@@ -23,7 +23,6 @@ use paternoster_observe::StartCacheReading;
 
 use self::entries::Entries;
 use super::isolation::MemoryReport;
-use crate::profile;
 
 /// The cache directory of a server (`--cache-directory`). Several servers of one user may share it.
 #[derive(Clone, Debug)]
@@ -74,7 +73,7 @@ impl StartCache {
         if let Some(digest) = known.get(path) {
             return Ok(digest.clone());
         }
-        let digest = profile::digest(path)?;
+        let digest = paternoster_profile::digest(path)?;
         known.insert(path.to_owned(), digest.clone());
         Ok(digest)
     }

@@ -9,12 +9,12 @@ use paternoster::{
         models::{self, ModelsArgs},
         simulate::{self, SimulateArgs},
     },
-    profile::{Profile, Store},
     repository::{Trials, read_model},
 };
 use paternoster_executor::{InferRequest, InputTensor};
 use paternoster_model::{DataType, Dims};
 use paternoster_onnx::{Model, build::Graph};
+use paternoster_profile::{Profile, Store};
 use paternoster_testing::runtime::runtime;
 
 use crate::profile::{

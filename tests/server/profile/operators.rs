@@ -7,7 +7,6 @@ use paternoster::{
         model_args::ModelArgs,
         slice::{self, SliceArgs},
     },
-    profile::{CutTable, Point, Profile, Store, choose},
     repository::{Trials, read_model},
 };
 use paternoster_config::stages::StageCuts;
@@ -15,6 +14,7 @@ use paternoster_onnx::{
     cut::legal_cuts,
     zoo::{self, Width},
 };
+use paternoster_profile::{CutTable, Point, Profile, Store, choose};
 use paternoster_testing::runtime::runtime;
 
 use crate::profile::rig::Place;

@@ -4,11 +4,11 @@ use std::fs;
 
 use paternoster::{
     bench::{Target, local::Local},
-    profile::{CutTable, Point, Profile, Store, choose},
     repository::read_model,
 };
 use paternoster_executor::PoolOptions;
 use paternoster_onnx::zoo::{self, Width};
+use paternoster_profile::{CutTable, Point, Profile, Store, choose};
 use paternoster_testing::runtime::runtime;
 
 use crate::profile::rig::Place;

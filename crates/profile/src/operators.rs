@@ -211,7 +211,7 @@ impl Times {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::Point;
+    use crate::Point;
 
     const SIZES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 

@@ -3,6 +3,9 @@
 //!
 //! Used by `repository`, which compiles the models and runs the trials. Uses the cost tables and policies of
 //! `batching`. Programs, threads and clocks belong to the caller, who passes the times in.
+#![deny(unsafe_code)]
+#![warn(missing_docs)]
+#![warn(clippy::disallowed_types)]
 
 mod cells;
 mod choose;

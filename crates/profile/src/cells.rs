@@ -102,7 +102,7 @@ mod tests {
     use paternoster_batching::Ns;
 
     use super::*;
-    use crate::profile::Point;
+    use crate::Point;
 
     fn times(points: &[(u32, u32, Ns)]) -> CutTable {
         let point = |&(rows, length, us): &(u32, u32, Ns)| Point {

@@ -1,7 +1,7 @@
 use paternoster_batching::Ns;
 
 use super::*;
-use crate::profile::Point;
+use crate::Point;
 
 /// Creates a cut whose stages take these times for 1, 2, 4 and 8 rows, in microseconds.
 fn cut(length: u32, stages: &[[Ns; 4]]) -> CutTable {
