@@ -4,14 +4,14 @@
 
 use bytes::{Bytes, BytesMut};
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use paternoster::wire::{
+use paternoster_executor::{OutputTensor, Response};
+use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
+use paternoster_wire::{
     SharedMemory,
     decode::decode,
     encode::encode,
     pb::{ModelInferRequest, model_infer_request::InferInputTensor},
 };
-use paternoster_executor::{OutputTensor, Response};
-use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
 use prost::Message;
 
 fn identity() -> ModelSpec {

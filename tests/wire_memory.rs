@@ -5,7 +5,9 @@ use std::fs;
 
 use allocation_counter::{AllocationInfo, measure};
 use bytes::Bytes;
-use paternoster::wire::{
+use paternoster_executor::{OutputTensor, Response};
+use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
+use paternoster_wire::{
     Decoded, SharedMemory,
     decode::decode,
     encode::encode,
@@ -14,8 +16,6 @@ use paternoster::wire::{
         model_infer_request::{InferInputTensor, InferRequestedOutputTensor},
     },
 };
-use paternoster_executor::{OutputTensor, Response};
-use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
 use prost::Message;
 
 /// Maximum bytes allocated for each byte of a message. A varint of one byte becomes an INT64, and an error's text may

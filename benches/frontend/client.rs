@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use paternoster::wire::pb::{
+use paternoster_wire::pb::{
     self, grpc_inference_service_client::GrpcInferenceServiceClient, model_infer_request::InferInputTensor,
 };
 use tokio::net::TcpStream;

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use paternoster::wire::pb::{
+use paternoster_wire::pb::{
     self,
     grpc_inference_service_server::{GrpcInferenceService, GrpcInferenceServiceServer},
     model_infer_response::InferOutputTensor,

@@ -5,7 +5,7 @@
 use std::{env, error::Error};
 
 use bytes::Bytes;
-use paternoster::wire::pb::{
+use paternoster_wire::pb::{
     ModelInferRequest, grpc_inference_service_client::GrpcInferenceServiceClient, model_infer_request::InferInputTensor,
 };
 use tonic::transport::Channel;

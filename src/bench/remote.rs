@@ -8,24 +8,22 @@ use std::{
 use paternoster_config::pb::model_config::SchedulingChoice;
 use paternoster_executor::OutputTensor;
 use paternoster_model::{CorrelationId, DataType, Dims, InSequence};
+use paternoster_wire::{
+    decode::EMPTY_FINAL_RESPONSE,
+    pb::{
+        self, grpc_inference_service_client::GrpcInferenceServiceClient, infer_parameter::ParameterChoice,
+        model_infer_request::InferInputTensor, model_metadata_response::TensorMetadata,
+    },
+    stream::FINAL_RESPONSE,
+};
 use tonic::{
     Code, Status,
     transport::{Channel, Endpoint},
 };
 
-use crate::{
-    bench::{
-        Answer,
-        samples::{Port, Ports, Sample},
-    },
-    wire::{
-        decode::EMPTY_FINAL_RESPONSE,
-        pb::{
-            self, grpc_inference_service_client::GrpcInferenceServiceClient, infer_parameter::ParameterChoice,
-            model_infer_request::InferInputTensor, model_metadata_response::TensorMetadata,
-        },
-        stream::FINAL_RESPONSE,
-    },
+use crate::bench::{
+    Answer,
+    samples::{Port, Ports, Sample},
 };
 
 /// Number of connections. More than one, because the server parses each connection on a single thread.

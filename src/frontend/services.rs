@@ -9,19 +9,17 @@ use paternoster_observe::{
     budget::{Budget, Budgets},
     trace::Tracer,
 };
+use paternoster_wire::{
+    Decoded, RequestError, SharedMemory, decode,
+    pb::ModelInferRequest,
+    plan::{OutputForm, OutputPlan, Selection},
+};
 
 use super::{
     Clients, Readiness,
     clients::{Client, Identity},
 };
-use crate::{
-    repository::{Caller, ModelVersion, Repository, Requester},
-    wire::{
-        Decoded, RequestError, SharedMemory, decode,
-        pb::ModelInferRequest,
-        plan::{OutputForm, OutputPlan, Selection},
-    },
-};
+use crate::repository::{Caller, ModelVersion, Repository, Requester};
 
 /// The shared state of all methods.
 #[derive(Clone, Debug)]

@@ -1,13 +1,13 @@
 //! The model repository: model directories, their configuration, versions, loading and unloading, states and reasons.
 //!
 //! `paternoster-config` turns configuration texts and graph signatures into one checked configuration. `places` lists
-//! the repositories, and `stores` mirrors those in object stores to disk. `scan` and `directory` read the disk; `changes`
-//! decides what changed in poll mode. `prepare` combines both into [`LoadRequest`]s, which `startup` and `polling` have
-//! `control` load. Each load is an `attempt`, which can be ended early. `table` holds the state of every version, and
-//! `serving` the snapshot of it that requests read. Where requests load models, `control` unloads others for them, as
-//! the rule in `residency` decides. `importing` writes a model directory. `start_cache` has what is kept across
-//! restarts. The [`Loader`] compiles and starts versions; [`PoolLoader`] is the implementation that knows the engines
-//! and the pool. This module must not know the wire protocol or how requests are batched.
+//! the repositories, and `stores` mirrors those in object stores to disk. `scan` and `directory` read the disk;
+//! `changes` decides what changed in poll mode. `prepare` combines both into [`LoadRequest`]s, which `startup` and
+//! `polling` have `control` load. Each load is an `attempt`, which can be ended early. `table` holds the state of every
+//! version, and `serving` the snapshot of it that requests read. Where requests load models, `control` unloads others
+//! for them, as the rule in `residency` decides. `importing` writes a model directory. `start_cache` has what is kept
+//! across restarts. The [`Loader`] compiles and starts versions; [`PoolLoader`] is the implementation that knows the
+//! engines and the pool. This module must not know the wire protocol or how requests are batched.
 
 mod attempt;
 mod background;

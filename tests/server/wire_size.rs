@@ -3,7 +3,7 @@
 
 use allocation_counter::measure as allocations;
 use bytes::Bytes;
-use paternoster::wire::{
+use paternoster_wire::{
     Kind,
     decode::{
         parse,

@@ -13,6 +13,7 @@ use paternoster_observe::{
     budget::Budgets,
     trace::{TraceStartError, Tracer},
 };
+use paternoster_wire::SharedMemory;
 use tokio::time::sleep;
 use tracing::{error, field::display, info, warn};
 
@@ -24,7 +25,6 @@ use crate::{
         http::{HttpServer, HttpStartError, loaded_versions},
     },
     repository::{self, Loader, Repository, Startup},
-    wire::SharedMemory,
 };
 
 /// Time for answers to leave after the scheduler has failed.

@@ -11,11 +11,10 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Frame;
 use hyper::body::Incoming;
+use paternoster_wire::pb;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::{body::Body, codegen::Service};
 use tonic_reflection::server::{Builder, Error};
-
-use crate::wire::pb;
 
 /// Maximum size of a request; requests are names.
 const MOST_QUESTION_BYTES: usize = 64 << 10;

@@ -22,12 +22,10 @@ use http::{
 use http_body::{Frame, SizeHint};
 use paternoster_executor::Backlog;
 use paternoster_observe::trace::{RequestTrace, Sending, TRACE_RESPONSE};
+use paternoster_wire::json;
 
 use super::Problem;
-use crate::{
-    frontend::{intake::Encoding, unsent::admitted},
-    wire::json,
-};
+use crate::frontend::{intake::Encoding, unsent::admitted};
 
 /// Header with the length in bytes of the JSON before binary data.
 pub(super) const JSON_LENGTH: &str = "inference-header-content-length";

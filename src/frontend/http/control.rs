@@ -10,6 +10,13 @@ use axum::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http::StatusCode;
+use paternoster_wire::{
+    json,
+    pb::{
+        self, ModelRepositoryParameter, infer_parameter, log_settings_request, log_settings_response,
+        model_repository_parameter::ParameterChoice, trace_setting_request,
+    },
+};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
@@ -20,16 +27,7 @@ use super::{
     object::Object,
     path::{ModelPath, PathNames},
 };
-use crate::{
-    frontend::{intake::Message, methods},
-    wire::{
-        json,
-        pb::{
-            self, ModelRepositoryParameter, infer_parameter, log_settings_request, log_settings_response,
-            model_repository_parameter::ParameterChoice, trace_setting_request,
-        },
-    },
-};
+use crate::frontend::{intake::Message, methods};
 
 /// Maximum body of a request that is not meant to carry data, in bytes; names and settings are far shorter.
 const MOST_SMALL_BODY_BYTES: usize = 64 << 10;

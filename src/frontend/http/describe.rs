@@ -7,17 +7,15 @@ use axum::{
 };
 use http::{StatusCode, request::Parts};
 use paternoster_observe::StatsSnapshot;
+use paternoster_wire::pb::{
+    ModelMetadataRequest, ModelMetadataResponse, ModelReadyRequest, ServerMetadataRequest, ServerMetadataResponse,
+    model_metadata_response::TensorMetadata,
+};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{Problem, api::Api, path::ModelPath};
-use crate::{
-    frontend::methods,
-    wire::pb::{
-        ModelMetadataRequest, ModelMetadataResponse, ModelReadyRequest, ServerMetadataRequest, ServerMetadataResponse,
-        model_metadata_response::TensorMetadata,
-    },
-};
+use crate::frontend::methods;
 
 fn status_of(ready: bool) -> StatusCode {
     if ready { StatusCode::OK } else { StatusCode::BAD_REQUEST }

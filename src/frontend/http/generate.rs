@@ -13,6 +13,10 @@ use futures_util::stream;
 use http::{HeaderValue, header::CONTENT_TYPE};
 use paternoster_executor::{Backlog, InferError};
 use paternoster_observe::trace::{RequestTrace, Transport};
+use paternoster_wire::{
+    Kind, ReplyPlan, RequestError, encode,
+    json::{self, Forms},
+};
 use tracing::{Instrument, Span};
 
 use super::{
@@ -33,10 +37,6 @@ use crate::{
         unsent::counted,
     },
     repository::ModelVersion,
-    wire::{
-        Kind, ReplyPlan, RequestError, encode,
-        json::{self, Forms},
-    },
 };
 
 const EVENTS: &str = "text/event-stream; charset=utf-8";

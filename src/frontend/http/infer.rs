@@ -8,6 +8,11 @@ use axum::{
 };
 use http::{HeaderMap, StatusCode};
 use paternoster_observe::{budget::Reservation, trace::Transport};
+use paternoster_wire::{
+    Kind, ReplyPlan, RequestError, encode,
+    json::{self, Forms},
+    pb::ModelInferRequest,
+};
 use tracing::{Instrument, Span};
 
 use super::{
@@ -27,11 +32,6 @@ use crate::{
         trace::{Received, begin, responded},
     },
     repository::{Caller, ModelVersion},
-    wire::{
-        Kind, ReplyPlan, RequestError, encode,
-        json::{self, Forms},
-        pb::ModelInferRequest,
-    },
 };
 
 /// Maximum JSON that is parsed on the I/O thread, in bytes; takes well below a millisecond.

@@ -5,6 +5,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::StatusCode;
+use paternoster_wire::{Kind, RequestError};
 use serde_json::json;
 use tonic::{Code, Status};
 use tracing::Span;
@@ -15,7 +16,6 @@ use crate::{
         span,
     },
     repository::ResolveError,
-    wire::{Kind, RequestError},
 };
 
 /// Status that nginx and Triton use for a request whose client has disconnected.

@@ -1,16 +1,14 @@
 //! LogSettings: reads and changes log settings at run time.
 
 use paternoster_observe::{LogSettingError, LogValue};
+use paternoster_wire::pb::{
+    self,
+    log_settings_request::setting_value::ParameterChoice as Given,
+    log_settings_response::{SettingValue, setting_value::ParameterChoice as Shown},
+};
 use tonic::Status;
 
-use crate::{
-    frontend::Services,
-    wire::pb::{
-        self,
-        log_settings_request::setting_value::ParameterChoice as Given,
-        log_settings_response::{SettingValue, setting_value::ParameterChoice as Shown},
-    },
-};
+use crate::frontend::Services;
 
 /// Answers LogSettings with all settings after applying the request's changes, which apply all or none.
 ///

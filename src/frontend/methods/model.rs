@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use http::HeaderName;
+use paternoster_wire::{metadata, pb};
 use tonic::Status;
 
 use super::unresolved;
 use crate::{
     frontend::Services,
     repository::{ModelVersion, Requester, ResolveError},
-    wire::{metadata, pb},
 };
 
 /// Answers ModelReady; an unknown or failed model is not ready, nor is one that a request would load.

@@ -3,17 +3,13 @@
 use std::collections::HashMap;
 
 use paternoster_observe::budget::{Reservation, SharedReservation};
+use paternoster_wire::pb::{
+    self, ModelRepositoryParameter, model_repository_parameter::ParameterChoice, repository_index_response::ModelIndex,
+};
 use tonic::Status;
 
 use super::unresolved::uncontrolled;
-use crate::{
-    frontend::Services,
-    repository::Overrides,
-    wire::pb::{
-        self, ModelRepositoryParameter, model_repository_parameter::ParameterChoice,
-        repository_index_response::ModelIndex,
-    },
-};
+use crate::{frontend::Services, repository::Overrides};
 
 /// Answers RepositoryIndex.
 ///

@@ -1,7 +1,8 @@
 //! ServerLive, ServerReady, ServerMetadata.
 
+use paternoster_wire::pb;
+
 use crate::frontend::Services;
-use crate::wire::pb;
 
 /// Extension of servers that have CUDA cards.
 const CUDA_SHARED_MEMORY: &str = "cuda_shared_memory";

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use paternoster_wire::{RequestError, pb, shared_memory::SharedMemoryError};
 use tokio::task::spawn_blocking;
 use tonic::Status;
 
 use crate::frontend::Services;
-use crate::wire::{RequestError, pb, shared_memory::SharedMemoryError};
 
 /// Answers SystemSharedMemoryStatus.
 ///

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use paternoster_observe::{BatchStats, InferenceStats, ResponseStats, StatsSnapshot, Tally};
+use paternoster_wire::pb::{self, StatisticDuration};
 use tokio::task::spawn_blocking;
 use tonic::Status;
 
@@ -10,7 +11,6 @@ use super::unresolved;
 use crate::{
     frontend::Services,
     repository::{ModelVersion, ResolveError},
-    wire::pb::{self, StatisticDuration},
 };
 
 /// Most versions whose statistics are gathered on an I/O thread.

@@ -1,12 +1,10 @@
 //! TraceSetting: which requests are traced, globally and per model.
 
 use paternoster_observe::trace::TraceSettingError;
+use paternoster_wire::pb::{self, trace_setting_response::SettingValue};
 use tonic::Status;
 
-use crate::{
-    frontend::Services,
-    wire::pb::{self, trace_setting_response::SettingValue},
-};
+use crate::frontend::Services;
 
 /// Answers TraceSetting with all settings, of the server or of the named model, after applying the request's changes,
 /// which apply all or none. A setting without a value is reset.

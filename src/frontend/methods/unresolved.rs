@@ -1,9 +1,8 @@
 //! Converts errors of the repository to errors of the protocol.
 
-use crate::{
-    repository::{ControlError, ResolveError},
-    wire::{Kind, RequestError},
-};
+use paternoster_wire::{Kind, RequestError};
+
+use crate::repository::{ControlError, ResolveError};
 
 /// Returns the error for a name or version that cannot be resolved.
 pub(in crate::frontend) fn unresolved(error: &ResolveError) -> RequestError {

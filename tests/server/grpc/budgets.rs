@@ -1,7 +1,7 @@
 //! The budgets of all clients together, and the errors of requests that exceed them.
 
-use paternoster::wire::pb::{InferTensorContents, ModelInferRequest, model_infer_request::InferInputTensor};
 use paternoster_observe::budget::{Budget, Budgets};
+use paternoster_wire::pb::{InferTensorContents, ModelInferRequest, model_infer_request::InferInputTensor};
 use tonic::Code;
 
 use crate::grpc::support::{

@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use paternoster::wire::pb::ServerLiveRequest;
+use paternoster_wire::pb::ServerLiveRequest;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,

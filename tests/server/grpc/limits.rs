@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use paternoster::{
-    frontend::RestrictedProtocol,
-    wire::pb::{ModelMetadataRequest, ServerLiveRequest},
-};
+use paternoster::frontend::RestrictedProtocol;
 use paternoster_observe::budget::{Budget, Budgets};
+use paternoster_wire::pb::{ModelMetadataRequest, ServerLiveRequest};
 use tonic::{Code, Request};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use tonic_reflection::pb::v1::{ServerReflectionRequest, server_reflection_client::ServerReflectionClient};

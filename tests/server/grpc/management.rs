@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use paternoster::wire::pb::{
+use paternoster_wire::pb::{
     CudaSharedMemoryRegisterRequest, CudaSharedMemoryStatusRequest, CudaSharedMemoryUnregisterRequest,
     LogSettingsRequest, ModelConfigRequest, ModelMetadataRequest, ModelReadyRequest, ModelStatisticsRequest,
     ServerLiveRequest, ServerMetadataRequest, ServerReadyRequest, SystemSharedMemoryRegisterRequest,
@@ -104,7 +104,7 @@ async fn statistics_count_what_was_answered() {
     let [model] = response.model_stats.as_slice() else { panic!("one version: {response:?}") };
     assert_eq!((model.name.as_str(), model.version.as_str(), model.inference_count), ("identity", "1", 3));
     let stats = model.inference_stats.as_ref().expect("there");
-    let count = |part: &Option<paternoster::wire::pb::StatisticDuration>| part.as_ref().map(|part| part.count);
+    let count = |part: &Option<paternoster_wire::pb::StatisticDuration>| part.as_ref().map(|part| part.count);
     assert_eq!(count(&stats.success), Some(3));
     assert_eq!(count(&stats.fail), Some(0));
     assert_eq!(count(&stats.queue), Some(3));

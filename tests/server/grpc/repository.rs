@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use paternoster::wire::pb::{
+use paternoster_wire::pb::{
     ModelRepositoryParameter, RepositoryIndexRequest, RepositoryModelLoadRequest, RepositoryModelUnloadRequest,
     model_repository_parameter::ParameterChoice,
 };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paternoster::wire::pb::{ModelInferRequest, ServerLiveRequest, ServerReadyRequest};
+use paternoster_wire::pb::{ModelInferRequest, ServerLiveRequest, ServerReadyRequest};
 use tokio::sync::mpsc;
 use tokio_stream::{StreamExt, wrappers::UnboundedReceiverStream};
 use tonic::Code;

@@ -1,6 +1,6 @@
 //! ModelStreamInfer.
 
-use paternoster::wire::pb::{
+use paternoster_wire::pb::{
     InferParameter, ModelInferRequest, ModelStreamInferResponse, ServerLiveRequest, infer_parameter::ParameterChoice,
 };
 use tokio::sync::mpsc;

@@ -2,10 +2,8 @@
 
 use std::{fs, path::PathBuf};
 
-use paternoster::{
-    frontend::TlsConfig,
-    wire::pb::{ServerLiveRequest, grpc_inference_service_client::GrpcInferenceServiceClient},
-};
+use paternoster::frontend::TlsConfig;
+use paternoster_wire::pb::{ServerLiveRequest, grpc_inference_service_client::GrpcInferenceServiceClient};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};

@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
-use paternoster::wire::pb::{ModelInferRequest, TraceSettingRequest, trace_setting_request::SettingValue};
 use paternoster_observe::trace::{TraceLevel, TraceMode, TraceOptions, TraceSettings};
+use paternoster_wire::pb::{ModelInferRequest, TraceSettingRequest, trace_setting_request::SettingValue};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::{

@@ -7,9 +7,8 @@ use std::{
 
 use http::{HeaderMap, HeaderValue};
 use paternoster_executor::InferError;
+use paternoster_wire::RequestError;
 use tonic::Status;
-
-use crate::wire::RequestError;
 
 /// Time at which the client stops waiting; `None`: it has no deadline.
 pub(in crate::frontend::grpc) type Deadline = Option<Instant>;

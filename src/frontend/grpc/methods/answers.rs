@@ -9,13 +9,13 @@ use std::{
 use paternoster_executor::{InferError, Response};
 use paternoster_observe::trace::RequestTrace;
 use paternoster_pipeline::Responses;
+use paternoster_wire::{ReplyPlan, RequestError, encode, pb, stream};
 use tokio_stream::Stream;
 use tracing::Span;
 
 use crate::{
     frontend::{clients::ClientPlace, intake::Held, span, trace::responded},
     repository::ModelVersion,
-    wire::{ReplyPlan, RequestError, encode, pb, stream},
 };
 
 /// A reply to a request.

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use hyper::body::Incoming;
 use paternoster_executor::Response;
 use paternoster_observe::trace::{RequestTrace, TraceHead, Transport};
+use paternoster_wire::{Decoded, Kind, ReplyPlan, RequestError, encode, pb};
 use tonic::Status;
 use tracing::Span;
 
@@ -18,7 +19,6 @@ use crate::{
         trace::{Received, begin, responded},
     },
     repository::{Caller, ModelVersion},
-    wire::{Decoded, Kind, ReplyPlan, RequestError, encode, pb},
 };
 
 /// An encoded reply, and its request's trace if it is traced.

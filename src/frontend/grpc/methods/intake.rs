@@ -6,6 +6,14 @@
 use std::{future::Future, pin::Pin, sync::Arc};
 
 use paternoster_observe::budget::Reservation;
+use paternoster_wire::{
+    Decoded, Kind, RequestError,
+    decode::{
+        self,
+        size::{INFER_REQUEST, SizeError, measure},
+    },
+    pb,
+};
 use tonic::Status;
 use tracing::Span;
 
@@ -21,14 +29,6 @@ use crate::{
         span,
     },
     repository::{Caller, ModelVersion, ResolveError},
-    wire::{
-        Decoded, Kind, RequestError,
-        decode::{
-            self,
-            size::{INFER_REQUEST, SizeError, measure},
-        },
-        pb,
-    },
 };
 
 /// Maximum number of steps for measuring a message on the I/O thread.

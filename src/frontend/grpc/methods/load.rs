@@ -1,17 +1,15 @@
 //! Reads RepositoryModelLoad, whose requests may be large.
 
 use paternoster_observe::budget::Reservation;
+use paternoster_wire::{
+    decode::size::{LOAD_REQUEST, SizeError, measure},
+    pb,
+};
 use tonic::Status;
 
-use crate::{
-    frontend::{
-        grpc::framing::{decode, unparsable},
-        intake::{Message, ROOM_PATIENCE, Workers, no_room},
-    },
-    wire::{
-        decode::size::{LOAD_REQUEST, SizeError, measure},
-        pb,
-    },
+use crate::frontend::{
+    grpc::framing::{decode, unparsable},
+    intake::{Message, ROOM_PATIENCE, Workers, no_room},
 };
 
 /// Decodes a RepositoryModelLoadRequest, which may contain files of any size. Runs outside the I/O threads and within

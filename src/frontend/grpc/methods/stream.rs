@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use paternoster_executor::Backlog;
 use paternoster_observe::trace::{Parent, RequestTrace, Transport};
 use paternoster_pipeline::PendingResponse;
+use paternoster_wire::{Kind, ReplyPlan, RequestError, stream};
 use tokio::time::Sleep;
 use tokio_stream::Stream;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
@@ -38,7 +39,6 @@ use crate::{
         unsent::counted,
     },
     repository::{Caller, ModelVersion},
-    wire::{Kind, ReplyPlan, RequestError, stream},
 };
 
 /// Limits on the requests of one stream that are read but not yet answered.

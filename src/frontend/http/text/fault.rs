@@ -2,9 +2,9 @@
 
 use http::StatusCode;
 use paternoster_executor::InferError;
+use paternoster_wire::{Kind, RequestError};
 
 use super::super::Problem;
-use crate::wire::{Kind, RequestError};
 
 /// Why a request has no answer, whatever the interface.
 #[derive(Debug)]

@@ -18,13 +18,6 @@ use paternoster::{
         http::{HttpConfig, HttpServer},
     },
     repository::Repository,
-    wire::{
-        SharedMemory,
-        pb::{
-            ModelInferRequest, ModelInferResponse, grpc_inference_service_client::GrpcInferenceServiceClient,
-            model_infer_request::InferInputTensor,
-        },
-    },
 };
 use paternoster_executor::{Pool, PoolOptions};
 use paternoster_observe::{
@@ -32,6 +25,13 @@ use paternoster_observe::{
     budget::Budgets,
     timeline::Timeline,
     trace::{TraceOptions, Tracer},
+};
+use paternoster_wire::{
+    SharedMemory,
+    pb::{
+        ModelInferRequest, ModelInferResponse, grpc_inference_service_client::GrpcInferenceServiceClient,
+        model_infer_request::InferInputTensor,
+    },
 };
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
