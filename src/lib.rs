@@ -19,5 +19,3 @@ pub mod bench;
 pub mod cli;
 #[allow(clippy::disallowed_types, reason = "connections and calls have deadlines")]
 pub mod frontend;
-#[allow(clippy::disallowed_types, reason = "loads, polls and profiles take time")]
-pub mod repository;

@@ -2,7 +2,6 @@
 
 use std::{error::Error, sync::Arc};
 
-use paternoster::repository::cut_into_stages;
 use paternoster_batching::Lengths;
 use paternoster_config::stages::{StageCuts, StageRequest};
 use paternoster_engine::{
@@ -12,6 +11,7 @@ use paternoster_engine::{
 use paternoster_executor::StagePrograms;
 use paternoster_model::{ModelSpec, StagePlan, SymbolId, TensorSpec};
 use paternoster_onnx::{Model, Port, PortDim, Signature};
+use paternoster_repository::cut_into_stages;
 
 /// What runs on the CPU of a program that is measured on a card.
 struct Nothing;

@@ -22,12 +22,10 @@ use paternoster_config::{
 use paternoster_engine::{Engines, LibraryError};
 use paternoster_executor::{Pool, PoolOptions};
 use paternoster_profile::Store;
+use paternoster_repository::{ControlError, Options, Overrides, PoolLoader, Repository, ResolveError, StartError};
 use tempfile::TempDir;
 
-use crate::{
-    bench::Target,
-    repository::{ControlError, Options, Overrides, PoolLoader, Repository, ResolveError, StartError},
-};
+use crate::bench::Target;
 
 const PBTXT: &str = "config.pbtxt";
 const YAML: &str = "model.yaml";

@@ -4,10 +4,10 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
 use paternoster_profile::Store;
+use paternoster_repository::PoolLoader;
 use tracing::warn;
 
 use super::flags::boolean;
-use crate::repository::PoolLoader;
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Profiles")]

@@ -12,8 +12,7 @@ use paternoster_engine::{
     onnxruntime::{Runtime, RuntimeOptions},
 };
 use paternoster_executor::{Pool, PoolOptions};
-
-use crate::repository::{Imported, PoolLoader, import};
+use paternoster_repository::{Imported, PoolLoader, import};
 
 /// Write a model directory from one of Hugging Face or sentence-transformers
 ///

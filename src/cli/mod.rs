@@ -60,8 +60,6 @@ use paternoster_engine::onnxruntime;
 pub use recording::{RecordArgs, UnwritableTimeline};
 pub use tritonserver::{IGNORED, Ignored};
 
-use crate::repository;
-
 /// Inference server whose batches let requests board and leave while they run
 #[derive(Debug, Parser)]
 #[command(name = "paternoster", version, arg_required_else_help = true, subcommand_required = true)]
@@ -113,7 +111,7 @@ pub fn main() -> u8 {
         Ok(Command::Import(args)) => exit_status(import::run(&args)),
         Ok(Command::Inspect(args)) => exit_status(inspect::run(&args)),
         Ok(Command::Tool(tool)) => tool.run(),
-        Ok(Command::OpenAlone) => repository::open_alone(),
+        Ok(Command::OpenAlone) => paternoster_repository::open_alone(),
         Err(error) if error.kind() == ErrorKind::DisplayVersion => {
             exit_status(io::stdout().write_all(version::text().as_bytes()))
         }

@@ -9,6 +9,7 @@ use paternoster_engine::{
 use paternoster_executor::{BacklogLimits, PoolOptions};
 use paternoster_observe::{LogOptions, RequestBudgets, budget::Budgets, memory_bytes};
 use paternoster_pipeline::ResponseCache;
+use paternoster_repository::{Isolation, IsolationScope, ResidencyOptions, StartCache};
 
 use super::{
     OPEN_ALONE,
@@ -16,13 +17,10 @@ use super::{
         Compression, ControlMode, DeviceArgs, GrpcArgs, HttpArgs, IsolateModelLoad, LogArgs, RepositoryArgs, ServeArgs,
     },
 };
-use crate::{
-    frontend::{
-        RestrictedProtocol, RestrictionError,
-        grpc::{CompressionLevel, ConnectionLimits, GrpcConfig, MessageLimits},
-        http::HttpConfig,
-    },
-    repository::{self, Isolation, IsolationScope, ResidencyOptions, StartCache},
+use crate::frontend::{
+    RestrictedProtocol, RestrictionError,
+    grpc::{CompressionLevel, ConnectionLimits, GrpcConfig, MessageLimits},
+    http::HttpConfig,
 };
 
 /// Returns the settings of the log.
@@ -32,16 +30,16 @@ pub(super) fn log(args: &LogArgs) -> LogOptions {
 }
 
 /// Returns the settings of the repository.
-pub(super) fn repository(args: &ServeArgs, has_cards: bool, budgets: &Budgets) -> repository::Options {
+pub(super) fn repository(args: &ServeArgs, has_cards: bool, budgets: &Budgets) -> paternoster_repository::Options {
     let models = &args.repository;
     let (startup, period) = (models.load_models.clone(), Duration::from_secs(u64::from(models.poll_secs)));
     let mode = match models.control_mode {
-        ControlMode::None => repository::ControlMode::None,
-        ControlMode::Poll => repository::ControlMode::Poll { period },
-        ControlMode::Explicit => repository::ControlMode::Explicit { startup },
-        ControlMode::OnDemand => repository::ControlMode::OnDemand { startup, period },
+        ControlMode::None => paternoster_repository::ControlMode::None,
+        ControlMode::Poll => paternoster_repository::ControlMode::Poll { period },
+        ControlMode::Explicit => paternoster_repository::ControlMode::Explicit { startup },
+        ControlMode::OnDemand => paternoster_repository::ControlMode::OnDemand { startup, period },
     };
-    repository::Options {
+    paternoster_repository::Options {
         repositories: models.directories.iter().map(PathBuf::from).collect(),
         cache_directory: models.cache_directory.clone(),
         cache_max_bytes: models.cache_max_bytes,
@@ -216,19 +214,19 @@ mod tests {
     #[test]
     fn control_modes_take_what_belongs_to_them() {
         let mode = |flags: &[&str]| repository(&serve(flags), false, &Budgets::default()).mode;
-        assert_eq!(mode(&[]), repository::ControlMode::None);
+        assert_eq!(mode(&[]), paternoster_repository::ControlMode::None);
         let period = Duration::from_secs(3);
         assert_eq!(
             mode(&["--model-control-mode=poll", "--repository-poll-secs=3"]),
-            repository::ControlMode::Poll { period }
+            paternoster_repository::ControlMode::Poll { period }
         );
         assert_eq!(
             mode(&["--model-control-mode=explicit", "--load-model=a"]),
-            repository::ControlMode::Explicit { startup: vec!["a".to_owned()] }
+            paternoster_repository::ControlMode::Explicit { startup: vec!["a".to_owned()] }
         );
         assert_eq!(
             mode(&["--model-control-mode=on-demand", "--load-model=a", "--repository-poll-secs=3"]),
-            repository::ControlMode::OnDemand { startup: vec!["a".to_owned()], period }
+            paternoster_repository::ControlMode::OnDemand { startup: vec!["a".to_owned()], period }
         );
     }
 

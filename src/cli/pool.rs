@@ -6,10 +6,10 @@ use paternoster_batching::ResourceAmount;
 use paternoster_engine::{Engines, onnxruntime::Runtime};
 use paternoster_executor::{BacklogLimits, Pool, PoolOptions};
 use paternoster_observe::budget::Budget;
+use paternoster_repository::PoolLoader;
 use tracing::{info, warn};
 
 use super::{CudaArgs, DeviceArgs, options, recording::TimelineRecording, server::StartedPool};
-use crate::repository::PoolLoader;
 
 /// Starts the executor pool on the CPU and the cards, and returns it with a loader, configured by `set_up`.
 ///

@@ -8,13 +8,13 @@ use std::{
 };
 
 use paternoster_observe::LogFormat;
+use paternoster_repository::{IndexEntry, ModelVersion, Repository, emptiness};
 use tracing::{info, warn};
 
 use super::{
     LogArgs,
     table::{Table, terminal_width},
 };
-use crate::repository::{IndexEntry, ModelVersion, Repository, emptiness};
 
 /// Letters of the longest reason in the table: with it, the table of usual names fits a terminal of 80 columns.
 const REASON_LETTERS: usize = 36;

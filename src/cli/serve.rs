@@ -5,6 +5,7 @@ use std::{io, num::NonZero, sync::Arc, thread};
 use parking_lot::Mutex;
 use paternoster_executor::Pool;
 use paternoster_observe::{LogStartError, Logging, budget::Budgets};
+use paternoster_repository::Startup;
 use tokio::{
     runtime,
     signal::unix::{Signal, SignalKind, signal},
@@ -19,7 +20,7 @@ use super::{
     recording::{TimelineRecording, UnwritableTimeline},
     server::{Ending, Server, StartError, StartedPool},
 };
-use crate::{frontend::Certificates, repository::Startup};
+use crate::frontend::Certificates;
 
 /// Why the process ends without having served.
 #[derive(Debug, thiserror::Error)]

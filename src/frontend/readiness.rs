@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use paternoster_executor::Responsiveness;
+use paternoster_repository::Repository;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-
-use crate::repository::Repository;
 
 /// Readiness of the whole server: every model that should be loaded is loaded and responds, no lane is stuck, no device
 /// is lost, the scheduler has not failed, and no shutdown has started.

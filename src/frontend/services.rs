@@ -9,6 +9,7 @@ use paternoster_observe::{
     budget::{Budget, Budgets},
     trace::Tracer,
 };
+use paternoster_repository::{Caller, ModelVersion, Repository, Requester};
 use paternoster_wire::{
     Decoded, RequestError, SharedMemory, decode,
     pb::ModelInferRequest,
@@ -19,7 +20,6 @@ use super::{
     Clients, Readiness,
     clients::{Client, Identity},
 };
-use crate::repository::{Caller, ModelVersion, Repository, Requester};
 
 /// The shared state of all methods.
 #[derive(Clone, Debug)]

@@ -5,10 +5,10 @@ use std::{sync::Arc, time::Instant};
 use paternoster_executor::{InferError, InputTensor, OutputTensor, Response};
 use paternoster_model::TensorSpec;
 use paternoster_observe::trace::{RequestTrace, TraceHead, TracedRequest, TracedTensor, Transport};
+use paternoster_repository::ModelVersion;
 use paternoster_wire::json;
 
 use super::{Services, intake::Admitted};
-use crate::repository::ModelVersion;
 
 /// Maximum text of a tensor's elements in a trace; takes well below a millisecond.
 const MOST_TENSOR_TEXT_BYTES: usize = 16 << 10;

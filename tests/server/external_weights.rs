@@ -13,15 +13,12 @@ use std::{
 
 use bytes::Bytes;
 use clap::{Args, FromArgMatches};
-use paternoster::{
-    cli::{
-        DeviceArgs,
-        model_args::ModelArgs,
-        models::{self, ModelsArgs},
-        profile::{self, Cutting, PlotArgs, ProfileArgs},
-        slice::{self, SliceArgs},
-    },
-    repository::{Options, Overrides, PoolLoader, Repository},
+use paternoster::cli::{
+    DeviceArgs,
+    model_args::ModelArgs,
+    models::{self, ModelsArgs},
+    profile::{self, Cutting, PlotArgs, ProfileArgs},
+    slice::{self, SliceArgs},
 };
 use paternoster_engine::onnxruntime::{OnnxProgram, Runtime};
 use paternoster_executor::{InferRequest, InputTensor, Pool, PoolOptions};
@@ -31,6 +28,7 @@ use paternoster_onnx::{
     pb::{StringStringEntryProto, TensorProto, tensor_proto::DataLocation},
     zoo::{self, Width},
 };
+use paternoster_repository::{Options, Overrides, PoolLoader, Repository};
 use paternoster_testing::runtime::runtime;
 use tempfile::TempDir;
 

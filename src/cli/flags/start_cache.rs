@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use paternoster_profile::default_directory;
+use paternoster_repository::StartCache;
 
 use super::{super::cuda::KERNELS, CudaArgs, ServeArgs};
-use crate::repository::StartCache;
 
 /// The value of --cache-directory that turns it off.
 const KEEP_NOTHING: &str = "off";

@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 
 use paternoster_profile::{EngineTable, EngineTimes, Size};
+use paternoster_repository::{LoadRequest, PoolLoader};
 
 use super::{super::table::Table, ProfileArgs, ProfileError, Progress};
-use crate::repository::{LoadRequest, PoolLoader};
 
 /// Measures a model's programs with every engine, and prints the times and what to write into `model.yaml`.
 ///

@@ -18,6 +18,7 @@ use paternoster_profile::{
     CellTable, Choice, CutTable, Findings, Halt, Key, Point, Profile, Size, Store, StoreError, choose,
     default_directory,
 };
+use paternoster_repository::{LoadRequest, OPEN_LENGTH, PoolLoader, Trials, joining_pays, read_model};
 use serde::Serialize;
 
 pub use self::display::PlotArgs;
@@ -28,7 +29,6 @@ use super::{
     options, ranges,
     table::{Table, terminal_width},
 };
-use crate::repository::{LoadRequest, OPEN_LENGTH, PoolLoader, Trials, joining_pays, read_model};
 
 /// Measure the latency of a model, whole and cut into stages, for batches of every size
 ///

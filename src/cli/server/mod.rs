@@ -13,18 +13,16 @@ use paternoster_observe::{
     budget::Budgets,
     trace::{TraceStartError, Tracer},
 };
+use paternoster_repository::{Loader, Repository, Startup};
 use paternoster_wire::SharedMemory;
 use tokio::time::sleep;
 use tracing::{error, field::display, info, warn};
 
 use super::{ServeArgs, cuda::watched_cards, limits, options, recording::TimelineRecording, report};
-use crate::{
-    frontend::{
-        Certificates, Clients, Endpoint, Readiness, RestrictionError, Services,
-        grpc::{self, GrpcServer},
-        http::{HttpServer, HttpStartError, loaded_versions},
-    },
-    repository::{self, Loader, Repository, Startup},
+use crate::frontend::{
+    Certificates, Clients, Endpoint, Readiness, RestrictionError, Services,
+    grpc::{self, GrpcServer},
+    http::{HttpServer, HttpStartError, loaded_versions},
 };
 
 /// Time for answers to leave after the scheduler has failed.
@@ -54,7 +52,7 @@ pub(super) struct StartedPool {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StartError {
     #[error(transparent)]
-    Repository(#[from] repository::StartError),
+    Repository(#[from] paternoster_repository::StartError),
     #[error("{} failed to load and --exit-on-error is set: {}", plural(.0.len(), "model"), .0.join("; "))]
     Models(Vec<String>),
     #[error("--grpc-restricted-protocol: {0}")]

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use paternoster_executor::{ModelHandle, PoolOptions};
 use paternoster_observe::LogOptions;
 use paternoster_onnx::Signature;
+use paternoster_repository::{LoadAttempt, LoadRequest};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -21,7 +22,6 @@ use super::{
     },
     *,
 };
-use crate::repository::{LoadAttempt, LoadRequest};
 
 /// The end of a server that has done everything.
 const CLEAN: Ending = Ending { in_time: true, is_recorded: true };

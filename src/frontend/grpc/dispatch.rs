@@ -9,6 +9,7 @@ use paternoster_observe::{
     budget::Reservation,
     trace::{RequestTrace, TRACE_RESPONSE, Transport},
 };
+use paternoster_repository::Requester;
 use prost::Message;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -24,12 +25,9 @@ use super::{
     methods::{InferStream, StreamBounds, infer, read_load},
     reflection::{Reflection, UntilClosing},
 };
-use crate::{
-    frontend::{
-        Protocol, Services, clients::Identity, intake::Workers, methods, restricted::Restrictions,
-        services::ConnectionHolds, span,
-    },
-    repository::Requester,
+use crate::frontend::{
+    Protocol, Services, clients::Identity, intake::Workers, methods, restricted::Restrictions,
+    services::ConnectionHolds, span,
 };
 
 const SERVICE: &str = "/inference.GRPCInferenceService/";

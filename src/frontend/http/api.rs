@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::{Extensions, HeaderMap, HeaderName, request::Parts};
+use paternoster_repository::{Caller, Requester};
 
 use super::{config_json::ConfigJson, overview::Overview, timeline::TimelineRoute};
 use crate::frontend::{
@@ -12,7 +13,6 @@ use crate::frontend::{
     restricted::Restrictions,
     services::ConnectionHolds,
 };
-use crate::repository::{Caller, Requester};
 
 /// The state of the HTTP port's routes, shared by all requests.
 #[derive(Clone)]

@@ -12,13 +12,11 @@ use paternoster_observe::{
     trace::{TraceOptions, Tracer},
 };
 use paternoster_onnx::{Port, PortDim, Signature};
+use paternoster_repository::{ControlMode, LoadAttempt, LoadRequest, Loader, Options, Repository};
 use paternoster_wire::SharedMemory;
 use tempfile::TempDir;
 
-use crate::{
-    frontend::{Readiness, Services},
-    repository::{ControlMode, LoadAttempt, LoadRequest, Loader, Options, Repository},
-};
+use crate::frontend::{Readiness, Services};
 
 /// Services over a temporary model directory, which exists as long as this value.
 pub(super) struct Fixture {

@@ -13,6 +13,7 @@ use futures_util::stream;
 use http::{HeaderValue, header::CONTENT_TYPE};
 use paternoster_executor::{Backlog, InferError};
 use paternoster_observe::trace::{RequestTrace, Transport};
+use paternoster_repository::ModelVersion;
 use paternoster_wire::{
     Kind, ReplyPlan, RequestError, encode,
     json::{self, Forms},
@@ -27,16 +28,13 @@ use super::{
     infer::{LONGEST_JSON_HERE_BYTES, admit, pending_place},
     path::ModelPath,
 };
-use crate::{
-    frontend::{
-        clients::ClientPlace,
-        intake::{Admitted, Held, MOST_BUILT_HERE_BYTES},
-        services::ConnectionHolds,
-        span,
-        trace::{Received, begin, responded},
-        unsent::counted,
-    },
-    repository::ModelVersion,
+use crate::frontend::{
+    clients::ClientPlace,
+    intake::{Admitted, Held, MOST_BUILT_HERE_BYTES},
+    services::ConnectionHolds,
+    span,
+    trace::{Received, begin, responded},
+    unsent::counted,
 };
 
 const EVENTS: &str = "text/event-stream; charset=utf-8";

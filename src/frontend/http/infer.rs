@@ -8,6 +8,7 @@ use axum::{
 };
 use http::{HeaderMap, StatusCode};
 use paternoster_observe::{budget::Reservation, trace::Transport};
+use paternoster_repository::{Caller, ModelVersion};
 use paternoster_wire::{
     Kind, ReplyPlan, RequestError, encode,
     json::{self, Forms},
@@ -22,16 +23,11 @@ use super::{
     body::{self, Limit},
     path::ModelPath,
 };
-use crate::{
-    frontend::{
-        Services,
-        intake::{
-            Admitted, LARGE_PACKED_REPLY_BYTES, LARGE_REPLY_BYTES, MOST_BUILT_HERE_BYTES, Message, UNCOUNTED_BYTES,
-        },
-        span,
-        trace::{Received, begin, responded},
-    },
-    repository::{Caller, ModelVersion},
+use crate::frontend::{
+    Services,
+    intake::{Admitted, LARGE_PACKED_REPLY_BYTES, LARGE_REPLY_BYTES, MOST_BUILT_HERE_BYTES, Message, UNCOUNTED_BYTES},
+    span,
+    trace::{Received, begin, responded},
 };
 
 /// Maximum JSON that is parsed on the I/O thread, in bytes; takes well below a millisecond.

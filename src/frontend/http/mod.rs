@@ -40,6 +40,7 @@ use std::{io, sync::Arc, time::Duration};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use fuzz::http;
 use paternoster_observe::{LoadedVersion, Metrics, budget::Budget, timeline::Timeline};
+use paternoster_repository::{ModelVersion, Repository};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::overview::answer as overview_answer;
@@ -48,7 +49,6 @@ use super::{
     Endpoint, RestrictedProtocol, RestrictionError, Services, TlsConfig, TlsError,
     tls::{Certificates, Uncertified},
 };
-use crate::repository::{ModelVersion, Repository};
 
 /// The protocol's ALPN name.
 const HTTP_1: &[u8] = b"http/1.1";

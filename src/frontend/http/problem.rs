@@ -5,17 +5,15 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::StatusCode;
+use paternoster_repository::ResolveError;
 use paternoster_wire::{Kind, RequestError};
 use serde_json::json;
 use tonic::{Code, Status};
 use tracing::Span;
 
-use crate::{
-    frontend::{
-        methods::{Undescribed, unresolved},
-        span,
-    },
-    repository::ResolveError,
+use crate::frontend::{
+    methods::{Undescribed, unresolved},
+    span,
 };
 
 /// Status that nginx and Triton use for a request whose client has disconnected.

@@ -14,11 +14,10 @@ use bytes::Bytes;
 pub(super) use inflate::{Inflate, InflateError};
 use paternoster_executor::InputTensor;
 use paternoster_observe::budget::{Exhausted, Reservation, SharedReservation};
+use paternoster_repository::ModelVersion;
 use paternoster_wire::Decoded;
 use tonic::Status;
 pub(super) use workers::Workers;
-
-use crate::repository::ModelVersion;
 
 /// How long a message waits for room in the budget of bytes. Meanwhile its body is not read, so flow control stops the
 /// peer.

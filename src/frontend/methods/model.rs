@@ -3,14 +3,12 @@
 use std::sync::Arc;
 
 use http::HeaderName;
+use paternoster_repository::{ModelVersion, Requester, ResolveError};
 use paternoster_wire::{metadata, pb};
 use tonic::Status;
 
 use super::unresolved;
-use crate::{
-    frontend::Services,
-    repository::{ModelVersion, Requester, ResolveError},
-};
+use crate::frontend::Services;
 
 /// Answers ModelReady; an unknown or failed model is not ready, nor is one that a request would load.
 ///

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 
 use paternoster_observe::budget::{Reservation, SharedReservation};
+use paternoster_repository::Overrides;
 use paternoster_wire::pb::{
     self, ModelRepositoryParameter, model_repository_parameter::ParameterChoice, repository_index_response::ModelIndex,
 };
 use tonic::Status;
 
 use super::unresolved::uncontrolled;
-use crate::{frontend::Services, repository::Overrides};
+use crate::frontend::Services;
 
 /// Answers RepositoryIndex.
 ///

@@ -3,15 +3,13 @@
 use std::sync::Arc;
 
 use paternoster_observe::{BatchStats, InferenceStats, ResponseStats, StatsSnapshot, Tally};
+use paternoster_repository::{ModelVersion, ResolveError};
 use paternoster_wire::pb::{self, StatisticDuration};
 use tokio::task::spawn_blocking;
 use tonic::Status;
 
 use super::unresolved;
-use crate::{
-    frontend::Services,
-    repository::{ModelVersion, ResolveError},
-};
+use crate::frontend::Services;
 
 /// Most versions whose statistics are gathered on an I/O thread.
 const FEW_VERSIONS: usize = 16;

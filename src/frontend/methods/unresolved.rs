@@ -1,8 +1,7 @@
 //! Converts errors of the repository to errors of the protocol.
 
+use paternoster_repository::{ControlError, ResolveError};
 use paternoster_wire::{Kind, RequestError};
-
-use crate::repository::{ControlError, ResolveError};
 
 /// Returns the error for a name or version that cannot be resolved.
 pub(in crate::frontend) fn unresolved(error: &ResolveError) -> RequestError {

@@ -4,13 +4,11 @@ use std::{ffi::OsString, fs, path::Path, sync::Arc};
 
 use bytes::Bytes;
 use clap::{Args, FromArgMatches};
-use paternoster::{
-    cli::models::{self, ModelsArgs},
-    repository::{Options, Overrides, PoolLoader, Repository},
-};
+use paternoster::cli::models::{self, ModelsArgs};
 use paternoster_engine::Engines;
 use paternoster_executor::{InferRequest, InputTensor, OutputTensor, Pool, PoolOptions};
 use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
+use paternoster_repository::{Options, Overrides, PoolLoader, Repository};
 use tempfile::TempDir;
 
 use crate::openvino::rig::{FP32, deviation, engines};

@@ -3,7 +3,6 @@
 use std::{fs, os::unix::fs::symlink, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use paternoster::repository::{Options, Overrides, PoolLoader, Repository};
 use paternoster_engine::onnxruntime::Runtime;
 use paternoster_executor::{
     InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response, ResponseFuture,
@@ -11,6 +10,7 @@ use paternoster_executor::{
 use paternoster_model::Dims;
 use paternoster_observe::MetaCounters;
 use paternoster_onnx::Model;
+use paternoster_repository::{Options, Overrides, PoolLoader, Repository};
 use tempfile::TempDir;
 
 /// Number of clients that submit concurrently.

@@ -2,10 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use paternoster::repository::read_model;
 use paternoster_model::DataType;
 use paternoster_onnx::{Model, PortDim, build::Graph};
 use paternoster_profile::{Store, choose};
+use paternoster_repository::read_model;
 use paternoster_testing::runtime::runtime;
 
 use crate::profile::rig::{Place, values};

@@ -4,17 +4,15 @@ use std::{ffi::OsString, fs, time::Duration};
 
 use bytes::Bytes;
 use clap::{Args, FromArgMatches};
-use paternoster::{
-    cli::{
-        models::{self, ModelsArgs},
-        simulate::{self, SimulateArgs},
-    },
-    repository::{Trials, read_model},
+use paternoster::cli::{
+    models::{self, ModelsArgs},
+    simulate::{self, SimulateArgs},
 };
 use paternoster_executor::{InferRequest, InputTensor};
 use paternoster_model::{DataType, Dims};
 use paternoster_onnx::{Model, build::Graph};
 use paternoster_profile::{Profile, Store};
+use paternoster_repository::{Trials, read_model};
 use paternoster_testing::runtime::runtime;
 
 use crate::profile::{

@@ -2,12 +2,9 @@
 
 use std::{fs, time::Duration};
 
-use paternoster::{
-    cli::{
-        model_args::ModelArgs,
-        slice::{self, SliceArgs},
-    },
-    repository::{Trials, read_model},
+use paternoster::cli::{
+    model_args::ModelArgs,
+    slice::{self, SliceArgs},
 };
 use paternoster_config::stages::StageCuts;
 use paternoster_onnx::{
@@ -15,6 +12,7 @@ use paternoster_onnx::{
     zoo::{self, Width},
 };
 use paternoster_profile::{CutTable, Point, Profile, Store, choose};
+use paternoster_repository::{Trials, read_model};
 use paternoster_testing::runtime::runtime;
 
 use crate::profile::rig::Place;

@@ -8,12 +8,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use paternoster::repository::{Options, Overrides, PoolLoader, Repository};
 use paternoster_engine::onnxruntime::Runtime;
 use paternoster_executor::{InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response};
 use paternoster_model::Dims;
 use paternoster_onnx::Model;
 use paternoster_profile::Store;
+use paternoster_repository::{Options, Overrides, PoolLoader, Repository};
 use tempfile::TempDir;
 
 /// A model repository, and a directory for profiles.

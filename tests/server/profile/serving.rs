@@ -2,13 +2,11 @@
 
 use std::fs;
 
-use paternoster::{
-    bench::{Target, local::Local},
-    repository::read_model,
-};
+use paternoster::bench::{Target, local::Local};
 use paternoster_executor::PoolOptions;
 use paternoster_onnx::zoo::{self, Width};
 use paternoster_profile::{CutTable, Point, Profile, Store, choose};
+use paternoster_repository::read_model;
 use paternoster_testing::runtime::runtime;
 
 use crate::profile::rig::Place;

@@ -7,8 +7,8 @@ use std::{
     time::Duration,
 };
 
-use paternoster::repository::{Trials, read_model};
 use paternoster_onnx::zoo;
+use paternoster_repository::{Trials, read_model};
 use paternoster_testing::runtime::runtime;
 use tracing::{
     Subscriber,

@@ -9,14 +9,12 @@ use std::{
 use paternoster_executor::{InferError, Response};
 use paternoster_observe::trace::RequestTrace;
 use paternoster_pipeline::Responses;
+use paternoster_repository::ModelVersion;
 use paternoster_wire::{ReplyPlan, RequestError, encode, pb, stream};
 use tokio_stream::Stream;
 use tracing::Span;
 
-use crate::{
-    frontend::{clients::ClientPlace, intake::Held, span, trace::responded},
-    repository::ModelVersion,
-};
+use crate::frontend::{clients::ClientPlace, intake::Held, span, trace::responded};
 
 /// A reply to a request.
 pub(super) enum Answer {

@@ -6,19 +6,17 @@ use bytes::Bytes;
 use hyper::body::Incoming;
 use paternoster_executor::Response;
 use paternoster_observe::trace::{RequestTrace, TraceHead, Transport};
+use paternoster_repository::{Caller, ModelVersion};
 use paternoster_wire::{Decoded, Kind, ReplyPlan, RequestError, encode, pb};
 use tonic::Status;
 use tracing::Span;
 
 use super::intake::{Intake, take_in};
-use crate::{
-    frontend::{
-        Services,
-        grpc::framing::{Deadline, MessageReader, Writer, before},
-        intake::{Admitted, LARGE_PACKED_REPLY_BYTES, LARGE_REPLY_BYTES},
-        trace::{Received, begin, responded},
-    },
-    repository::{Caller, ModelVersion},
+use crate::frontend::{
+    Services,
+    grpc::framing::{Deadline, MessageReader, Writer, before},
+    intake::{Admitted, LARGE_PACKED_REPLY_BYTES, LARGE_REPLY_BYTES},
+    trace::{Received, begin, responded},
 };
 
 /// An encoded reply, and its request's trace if it is traced.

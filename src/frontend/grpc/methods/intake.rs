@@ -6,6 +6,7 @@
 use std::{future::Future, pin::Pin, sync::Arc};
 
 use paternoster_observe::budget::Reservation;
+use paternoster_repository::{Caller, ModelVersion, ResolveError};
 use paternoster_wire::{
     Decoded, Kind, RequestError,
     decode::{
@@ -17,18 +18,14 @@ use paternoster_wire::{
 use tonic::Status;
 use tracing::Span;
 
-use crate::{
-    frontend::{
-        Services,
-        grpc::framing::unparsable,
-        intake::{
-            Admitted, LONGEST_HERE_BYTES, MOST_BUILT_HERE_BYTES, Message, ROOM_PATIENCE, UNCOUNTED_BYTES, Workers,
-            no_room,
-        },
-        methods::unresolved,
-        span,
+use crate::frontend::{
+    Services,
+    grpc::framing::unparsable,
+    intake::{
+        Admitted, LONGEST_HERE_BYTES, MOST_BUILT_HERE_BYTES, Message, ROOM_PATIENCE, UNCOUNTED_BYTES, Workers, no_room,
     },
-    repository::{Caller, ModelVersion, ResolveError},
+    methods::unresolved,
+    span,
 };
 
 /// Maximum number of steps for measuring a message on the I/O thread.

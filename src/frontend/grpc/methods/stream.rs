@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use paternoster_executor::Backlog;
 use paternoster_observe::trace::{Parent, RequestTrace, Transport};
 use paternoster_pipeline::PendingResponse;
+use paternoster_repository::{Caller, ModelVersion};
 use paternoster_wire::{Kind, ReplyPlan, RequestError, stream};
 use tokio::time::Sleep;
 use tokio_stream::Stream;
@@ -25,20 +26,17 @@ use super::{
     answers::{Answer, Decoupled, DecoupledEvent, DecoupledState, conclude},
     intake::{Apart, Intake, take_in},
 };
-use crate::{
-    frontend::{
-        Services,
-        clients::{Client, ClientPlace},
-        grpc::{
-            dispatch::Call,
-            framing::{Deadline, MessageReader, Writer, closing_status, expired},
-        },
-        intake::{Admitted, Held},
-        span,
-        trace::{Received, begin},
-        unsent::counted,
+use crate::frontend::{
+    Services,
+    clients::{Client, ClientPlace},
+    grpc::{
+        dispatch::Call,
+        framing::{Deadline, MessageReader, Writer, closing_status, expired},
     },
-    repository::{Caller, ModelVersion},
+    intake::{Admitted, Held},
+    span,
+    trace::{Received, begin},
+    unsent::counted,
 };
 
 /// Limits on the requests of one stream that are read but not yet answered.

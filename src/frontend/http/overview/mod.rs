@@ -24,6 +24,7 @@ use paternoster_observe::{
     budget::Budget,
     timeline::{Bounds, Excerpt, Picture, Recording, Timeline},
 };
+use paternoster_repository::{IndexEntry, ModelVersion, Repository};
 use serde::{Deserialize, Serialize};
 use tokio::{
     task::spawn_blocking,
@@ -35,10 +36,7 @@ use self::{
     models::{Sources, models},
 };
 use super::{Problem, loaded_versions, shared_answer::SharedAnswer};
-use crate::{
-    frontend::Services,
-    repository::{IndexEntry, ModelVersion, Repository},
-};
+use crate::frontend::Services;
 
 /// Maximum age of a cached response.
 const FRESH: Duration = Duration::from_millis(500);

@@ -3,9 +3,9 @@
 use std::{cmp::Reverse, collections::HashMap, sync::Arc};
 
 use paternoster_observe::{BatchStats, LoadSample, ModelMemory, RecentLoad, Trends};
+use paternoster_repository::{IndexEntry, ModelVersion};
 
 use super::answer::{Attention, BatchSize, History, ModelOverview};
-use crate::repository::{IndexEntry, ModelVersion};
 
 /// Maximum number of model versions shown.
 pub(super) const MOST_MODELS: usize = 512;

@@ -12,6 +12,7 @@ use http::StatusCode;
 use paternoster_executor::OutputTensor;
 use paternoster_model::{DataType, text};
 use paternoster_pipeline::{BuiltIn, Pipeline, TensorIx};
+use paternoster_repository::ModelVersion;
 use paternoster_text::{Pool, Pooling, STATES, floats};
 use serde::{Deserialize, Serialize, Serializer};
 use tracing::Instrument;
@@ -26,7 +27,7 @@ use super::{
     tokenizer::check_items,
     written::send,
 };
-use crate::{frontend::span, repository::ModelVersion};
+use crate::frontend::span;
 
 /// Texts that run at a time. The answer takes far more memory than that of `/embed`, and is reserved as it grows.
 const MOST_AT_A_TIME: usize = 64;

@@ -4,6 +4,7 @@ use axum::{
     extract::{Request, State},
     response::Response,
 };
+use paternoster_repository::ModelVersion;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -16,7 +17,7 @@ use super::{
     tokenizer::cuts,
     written::send,
 };
-use crate::{frontend::span, repository::ModelVersion};
+use crate::frontend::span;
 
 #[derive(Deserialize)]
 struct RerankRequest {

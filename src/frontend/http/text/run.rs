@@ -9,6 +9,7 @@ use http::{StatusCode, request::Parts};
 use paternoster_executor::{InferRequest, InputTensor};
 use paternoster_model::{Dims, ModelSpec, element_count, text};
 use paternoster_observe::{budget::Reservation, trace::Transport};
+use paternoster_repository::{ModelVersion, Repository, ResolveError};
 use serde::de::DeserializeOwned;
 use tracing::{Instrument, Span};
 
@@ -27,10 +28,7 @@ use super::{
     scores::logistic,
     tokenizer::{check_items, check_room},
 };
-use crate::{
-    frontend::{clients::ClientPlace, intake::MOST_BUILT_HERE_BYTES, span},
-    repository::{ModelVersion, Repository, ResolveError},
-};
+use crate::frontend::{clients::ClientPlace, intake::MOST_BUILT_HERE_BYTES, span};
 
 /// Most texts of a request, as OpenAI allows.
 pub(super) const MOST_TEXTS: usize = 2048;

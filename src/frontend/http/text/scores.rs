@@ -3,10 +3,10 @@
 use std::{borrow::Cow, sync::Arc};
 
 use paternoster_model::text;
+use paternoster_repository::ModelVersion;
 use serde::{Serialize, Serializer};
 
 use super::rows::Row;
-use crate::repository::ModelVersion;
 
 /// Memory for each class of a row, while its scores are written.
 pub(super) const SORTED_BYTES: usize = 2 * size_of::<(f32, u32)>();

@@ -8,6 +8,7 @@ use axum::{
 };
 use http::StatusCode;
 use paternoster_model::{ModelSpec, text};
+use paternoster_repository::ModelVersion;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -22,7 +23,7 @@ use super::{
     tokenizer::{Cuts, cuts},
     written::send,
 };
-use crate::{frontend::span, repository::ModelVersion};
+use crate::frontend::span;
 
 #[derive(Deserialize)]
 struct EmbedRequest {

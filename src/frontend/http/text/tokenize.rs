@@ -10,6 +10,7 @@ use http::StatusCode;
 use paternoster_executor::InferError;
 use paternoster_observe::budget::Reservation;
 use paternoster_pipeline::{Progress, WorkerGroup};
+use paternoster_repository::ModelVersion;
 use paternoster_text::{Piece, TextTokenizer, Tokenize, TokenizerFault};
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -23,7 +24,7 @@ use super::{
     tokenizer::{text_workers, with_tokenizer},
     written::send,
 };
-use crate::{frontend::span, repository::ModelVersion};
+use crate::frontend::span;
 
 /// Bytes that are built for each byte of the text of tokens.
 const DECODED_FOR_EACH_BYTE: usize = 16;

@@ -9,6 +9,7 @@ use paternoster_executor::InferError;
 use paternoster_observe::budget::Reservation;
 #[cfg(feature = "text")]
 use paternoster_pipeline::WorkerGroup;
+use paternoster_repository::ModelVersion;
 #[cfg(feature = "text")]
 use paternoster_text::{RowSize, Tokenize, TokenizerOptions, Truncate};
 
@@ -18,7 +19,6 @@ use super::{
     fault::Fault,
     item::{Item, Treatment},
 };
-use crate::repository::ModelVersion;
 
 /// How a model cuts texts of too many tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,13 +11,10 @@ use std::{
 };
 
 use models::{Gate, Models};
-use paternoster::{
-    frontend::{
-        Host, Readiness, Services,
-        grpc::{GrpcConfig, GrpcServer},
-        http::{HttpConfig, HttpServer},
-    },
-    repository::Repository,
+use paternoster::frontend::{
+    Host, Readiness, Services,
+    grpc::{GrpcConfig, GrpcServer},
+    http::{HttpConfig, HttpServer},
 };
 use paternoster_executor::{Pool, PoolOptions};
 use paternoster_observe::{
@@ -26,6 +23,7 @@ use paternoster_observe::{
     timeline::Timeline,
     trace::{TraceOptions, Tracer},
 };
+use paternoster_repository::Repository;
 use paternoster_wire::{
     SharedMemory,
     pb::{

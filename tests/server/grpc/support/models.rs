@@ -4,11 +4,11 @@ use std::{fs, path::Path, sync::Arc};
 
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender};
-use paternoster::repository::{ControlMode, LoadAttempt, LoadRequest, Loader, Options, Repository};
 use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, Repeat};
 use paternoster_executor::{ModelHandle, Pool};
 use paternoster_model::{DataType, Dims};
 use paternoster_onnx::{Port, PortDim, Signature};
+use paternoster_repository::{ControlMode, LoadAttempt, LoadRequest, Loader, Options, Repository};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 

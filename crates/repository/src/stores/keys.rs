@@ -1,0 +1,130 @@
+//! Checks which object keys can be files of a directory. A key that is rejected here never reaches the disk.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::object::Object;
+
+/// Longest file name on Linux.
+const MAX_NAME_BYTES: usize = 255;
+
+/// Limits on the length and depth of paths in a model.
+const MAX_PATH_BYTES: usize = 1024;
+const MAX_DEPTH: usize = 16;
+
+/// Most objects of one model.
+pub(super) const MAX_OBJECTS: usize = 10_000;
+
+/// Returns the objects of a model in the order of their paths, if all can be files of one directory. Empty objects that
+/// represent folders, which many tools write, are left out.
+///
+/// # Errors
+/// Returns the first key that cannot be a file, and the reason.
+pub(super) fn check(objects: Vec<Object>) -> Result<Vec<Object>, String> {
+    if objects.len() > MAX_OBJECTS {
+        return Err(format!("it has more than {MAX_OBJECTS} objects"));
+    }
+    let folders: BTreeSet<&str> = objects.iter().flat_map(|object| folders(&object.path)).collect();
+    let mut files = BTreeMap::new();
+    for object in &objects {
+        let path = object.path.as_str();
+        let refuse = |why: &str| Err(format!("the key '{}' cannot be a file: {why}", path.escape_debug()));
+        if let Some(why) = fault(path) {
+            return refuse(why);
+        }
+        if folders.contains(path) {
+            if object.size > 0 {
+                return refuse("other keys need a folder of that name");
+            }
+            continue;
+        }
+        if files.insert(path.to_owned(), object.clone()).is_some() {
+            return refuse("another key leads to the same file");
+        }
+    }
+    Ok(files.into_values().collect())
+}
+
+/// Returns all folders on a path.
+fn folders(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('/').map(|(end, _)| &path[..end])
+}
+
+/// Returns why a path relative to the model's directory is invalid, if it is.
+fn fault(path: &str) -> Option<&'static str> {
+    if path.starts_with('/') {
+        return Some("it is an absolute path");
+    }
+    if path.len() > MAX_PATH_BYTES {
+        return Some("it is too long");
+    }
+    if path.split('/').count() > MAX_DEPTH {
+        return Some("it is in too many folders");
+    }
+    path.split('/').find_map(|name| match name {
+        "" => Some("a part of it is empty"),
+        "." | ".." => Some("a part of it is '.' or '..'"),
+        _ if name.len() > MAX_NAME_BYTES => Some("a part of it is too long"),
+        _ if name.chars().any(char::is_control) => Some("it has a control character"),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stores::object::Tag;
+
+    fn object(path: &str, size: u64) -> Object {
+        Object { path: path.to_owned(), size, tag: Tag::ETag("tag".to_owned()) }
+    }
+
+    fn refusal(paths: &[&str]) -> String {
+        check(paths.iter().map(|path| object(path, 1)).collect()).unwrap_err()
+    }
+
+    #[test]
+    fn keys_that_leave_the_folder_or_are_no_names_are_refused() {
+        let long = "a".repeat(256);
+        let deep = vec!["a"; 17].join("/");
+        let cases = [
+            ("../1/model.onnx", "'.' or '..'"),
+            ("1/../../model.onnx", "'.' or '..'"),
+            ("1/./model.onnx", "'.' or '..'"),
+            ("..", "'.' or '..'"),
+            ("/etc/passwd", "absolute path"),
+            ("1//model.onnx", "empty"),
+            ("1/", "empty"),
+            ("", "empty"),
+            ("1/a\0b", "control character"),
+            ("1/a\nb", "control character"),
+            ("1/a\u{85}b", "control character"),
+            (&long, "too long"),
+            (&deep, "too many folders"),
+        ];
+        for (path, why) in cases {
+            let reason = refusal(&[path]);
+            assert!(reason.contains(why) && !reason.chars().any(char::is_control), "{path:?}: {reason:?}");
+        }
+        assert!(refusal(&[&vec!["a".repeat(200); 6].join("/")]).contains("it is too long"));
+    }
+
+    #[test]
+    fn a_key_that_is_a_file_and_a_folder_is_refused() {
+        let reason = refusal(&["1/model.onnx", "1/model.onnx/model.onnx"]);
+        assert_eq!(reason, "the key '1/model.onnx' cannot be a file: other keys need a folder of that name");
+        assert!(refusal(&["a", "a"]).contains("another key"));
+    }
+
+    #[test]
+    fn empty_objects_that_stand_for_folders_are_left_out() {
+        let objects = vec![object("1", 0), object("1/model.onnx", 5), object("config.pbtxt", 0), object("a", 3)];
+        let paths: Vec<String> = check(objects).unwrap().into_iter().map(|object| object.path).collect();
+        assert_eq!(paths, ["1/model.onnx", "a", "config.pbtxt"]);
+    }
+
+    #[test]
+    fn the_number_of_objects_is_bounded() {
+        let objects = (0..=MAX_OBJECTS).map(|number| object(&number.to_string(), 1)).collect();
+        assert!(check(objects).unwrap_err().contains("more than 10000 objects"));
+    }
+}
