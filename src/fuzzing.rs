@@ -4,10 +4,9 @@
 //! maximize code coverage, and `cargo test` with the seeds in `tests/corpus`.
 
 pub use paternoster_config::fuzz::{json, pbtxt, yaml};
+pub use paternoster_frontend::{grpc::frames, http::http};
 pub use paternoster_onnx::fuzz::onnx;
 pub use paternoster_wire::{fuzz::infer, json::fuzz::rest, shared_memory::fuzz::shared_memory};
-
-pub use crate::frontend::{grpc::frames, http::http};
 
 #[cfg(test)]
 mod tests {

@@ -17,5 +17,3 @@ pub mod fuzzing;
 pub mod bench;
 #[allow(clippy::disallowed_types, reason = "it reports how long starting takes")]
 pub mod cli;
-#[allow(clippy::disallowed_types, reason = "connections and calls have deadlines")]
-pub mod frontend;

@@ -1,9 +1,8 @@
 //! Flags that limit what clients may use, and the budgets derived from them and from the machine.
 
 use clap::Args;
+use paternoster_frontend::ClientLimit;
 use paternoster_observe::budget::{Budget, Budgets, DEFAULT_REQUESTS};
-
-use crate::frontend::ClientLimit;
 
 /// Memory of the machine if it is unknown.
 const FALLBACK_MEMORY_BYTES: u64 = 4 << 30;

@@ -7,6 +7,11 @@ use paternoster_engine::{
     openvino::{OpenVino, OpenVinoOptions},
 };
 use paternoster_executor::{BacklogLimits, PoolOptions};
+use paternoster_frontend::{
+    RestrictedProtocol, RestrictionError,
+    grpc::{CompressionLevel, ConnectionLimits, GrpcConfig, MessageLimits},
+    http::HttpConfig,
+};
 use paternoster_observe::{LogOptions, RequestBudgets, budget::Budgets, memory_bytes};
 use paternoster_pipeline::ResponseCache;
 use paternoster_repository::{Isolation, IsolationScope, ResidencyOptions, StartCache};
@@ -16,11 +21,6 @@ use super::{
     flags::{
         Compression, ControlMode, DeviceArgs, GrpcArgs, HttpArgs, IsolateModelLoad, LogArgs, RepositoryArgs, ServeArgs,
     },
-};
-use crate::frontend::{
-    RestrictedProtocol, RestrictionError,
-    grpc::{CompressionLevel, ConnectionLimits, GrpcConfig, MessageLimits},
-    http::HttpConfig,
 };
 
 /// Returns the settings of the log.

@@ -4,6 +4,7 @@ use std::{io, num::NonZero, sync::Arc, thread};
 
 use parking_lot::Mutex;
 use paternoster_executor::Pool;
+use paternoster_frontend::Certificates;
 use paternoster_observe::{LogStartError, Logging, budget::Budgets};
 use paternoster_repository::Startup;
 use tokio::{
@@ -20,7 +21,6 @@ use super::{
     recording::{TimelineRecording, UnwritableTimeline},
     server::{Ending, Server, StartError, StartedPool},
 };
-use crate::frontend::Certificates;
 
 /// Why the process ends without having served.
 #[derive(Debug, thiserror::Error)]

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use paternoster_executor::BacklogLimits;
+use paternoster_frontend::Host;
 
 use super::boolean;
-use crate::frontend::Host;
 
 const BACKLOG: BacklogLimits = BacklogLimits::DEFAULT;
 

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use paternoster_frontend::Host;
 
 use super::{MetricsSetting, boolean};
-use crate::frontend::Host;
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "HTTP and metrics")]

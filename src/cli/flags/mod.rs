@@ -12,6 +12,7 @@ mod tracing;
 use std::{fmt, path::PathBuf};
 
 use clap::{Args, ValueEnum};
+use paternoster_frontend::Host;
 use paternoster_observe::LatencyMetrics;
 
 pub use self::{
@@ -26,7 +27,6 @@ use super::{
     AutoArgs, CudaArgs, LimitArgs, RecordArgs,
     tritonserver::{BACKENDS, Ignored},
 };
-use crate::frontend::Host;
 
 const EXAMPLES: &str = "\
 Examples:

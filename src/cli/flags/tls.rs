@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use paternoster_frontend::TlsConfig;
+
 use super::{Conflict, GrpcArgs, HttpArgs};
-use crate::frontend::TlsConfig;
 
 /// The TLS flags of one port.
 #[derive(Clone, Copy, Debug)]

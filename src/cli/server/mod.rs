@@ -8,6 +8,11 @@ use std::{
 };
 
 use paternoster_executor::Pool;
+use paternoster_frontend::{
+    Certificates, Clients, Endpoint, Readiness, RestrictionError, Services,
+    grpc::{self, GrpcServer},
+    http::{HttpServer, HttpStartError, loaded_versions},
+};
 use paternoster_observe::{
     Logging, MachineMetrics, Metrics,
     budget::Budgets,
@@ -19,11 +24,6 @@ use tokio::time::sleep;
 use tracing::{error, field::display, info, warn};
 
 use super::{ServeArgs, cuda::watched_cards, limits, options, recording::TimelineRecording, report};
-use crate::frontend::{
-    Certificates, Clients, Endpoint, Readiness, RestrictionError, Services,
-    grpc::{self, GrpcServer},
-    http::{HttpServer, HttpStartError, loaded_versions},
-};
 
 /// Time for answers to leave after the scheduler has failed.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);

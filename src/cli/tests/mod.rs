@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use paternoster_frontend::Host;
+
 use super::{tools::Tool, *};
-use crate::frontend::Host;
 
 mod documented;
 mod moving_from_triton;

@@ -2,10 +2,9 @@
 
 use std::{error::Error, time::Duration};
 
+use paternoster_frontend::http::overview_answer::OverviewAnswer;
 use reqwest::{StatusCode, Url, redirect};
 use serde::Deserialize;
-
-use crate::frontend::http::overview_answer::OverviewAnswer;
 
 /// Longest time until an answer is complete.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -13,6 +13,7 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
+use paternoster_frontend::http::overview_answer::OverviewAnswer;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     time::{Instant, MissedTickBehavior, interval},
@@ -23,7 +24,6 @@ use self::{
     screen::Screen,
     view::View,
 };
-use crate::frontend::http::overview_answer::OverviewAnswer;
 
 /// Shortest and longest time between two looks, in seconds. The server computes the figures twice a second.
 const INTERVALS_S: std::ops::RangeInclusive<f64> = 0.5..=3600.0;

@@ -1,6 +1,6 @@
 //! ModelInfer.
 
-use paternoster::frontend::grpc::CompressionLevel;
+use paternoster_frontend::grpc::CompressionLevel;
 use prost::Message;
 use tokio::sync::mpsc;
 use tonic::{Code, codec::CompressionEncoding};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paternoster::frontend::RestrictedProtocol;
+use paternoster_frontend::RestrictedProtocol;
 use paternoster_observe::budget::{Budget, Budgets};
 use paternoster_wire::pb::{ModelMetadataRequest, ServerLiveRequest};
 use tonic::{Code, Request};

@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use paternoster::frontend::TlsConfig;
+use paternoster_frontend::TlsConfig;
 use paternoster_wire::pb::{ServerLiveRequest, grpc_inference_service_client::GrpcInferenceServiceClient};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;

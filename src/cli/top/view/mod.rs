@@ -2,11 +2,11 @@
 
 use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
+use paternoster_frontend::http::overview_answer::{Attention, LimitedResource, ModelOverview, OverviewAnswer, Usage};
 use reqwest::Url;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::{Order, client::ClientError};
-use crate::frontend::http::overview_answer::{Attention, LimitedResource, ModelOverview, OverviewAnswer, Usage};
 
 /// Width of the line of the last minute, and seconds that a character of it stands for.
 const MINUTE_COLUMNS: usize = 20;

@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::*;
-use crate::frontend::http::overview_answer::{
+use paternoster_frontend::http::overview_answer::{
     History, LimitedResource, ModelsMemory, OnDemandState, ServerLoad, ServerState,
 };
+
+use super::*;
 
 fn url() -> Url {
     Url::parse("http://localhost:8000/").expect("an address")

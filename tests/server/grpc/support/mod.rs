@@ -11,12 +11,12 @@ use std::{
 };
 
 use models::{Gate, Models};
-use paternoster::frontend::{
+use paternoster_executor::{Pool, PoolOptions};
+use paternoster_frontend::{
     Host, Readiness, Services,
     grpc::{GrpcConfig, GrpcServer},
     http::{HttpConfig, HttpServer},
 };
-use paternoster_executor::{Pool, PoolOptions};
 use paternoster_observe::{
     LogOptions, Logging,
     budget::Budgets,

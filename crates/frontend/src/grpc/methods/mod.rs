@@ -1,0 +1,12 @@
+//! The parts of `inference.GRPCInferenceService` that depend on gRPC: reading messages, and streams. The other methods
+//! are in [`crate::methods`].
+
+mod answers;
+mod infer;
+mod intake;
+mod load;
+mod stream;
+
+pub(super) use infer::infer;
+pub(super) use load::read_load;
+pub(super) use stream::{InferStream, StreamBounds};
