@@ -98,7 +98,7 @@ soak: build setup
 
 lint:
 	cargo fmt --all --check
-	python3 scripts/check_imports.py bench cli $(wildcard crates/*)
+	python3 scripts/check_imports.py cli $(wildcard crates/*)
 	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
 	cargo clippy --all-targets -- -D warnings
 	cargo clippy --no-default-features --features fuzzing -- -D warnings

@@ -3,20 +3,18 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{ArgGroup, Args, builder::PossibleValuesParser};
+use paternoster_bench::{
+    Sizes, Target,
+    compare::Points,
+    load::Timing,
+    local::{Variant, VariantError},
+    sweep,
+};
 use paternoster_lab::workload::{Arrivals, Lengths};
 use paternoster_model::Dims;
 use paternoster_profile::{Store, default_directory};
 
-use crate::{
-    bench::{
-        Sizes, Target,
-        compare::Points,
-        load::Timing,
-        local::{Variant, VariantError},
-        sweep,
-    },
-    cli::{CudaArgs, DeviceArgs, RecordArgs},
-};
+use crate::cli::{CudaArgs, DeviceArgs, RecordArgs};
 
 /// Name of the model's own policy.
 pub(super) const AS_CONFIGURED: &str = "as configured";

@@ -7,6 +7,15 @@ mod results;
 use std::{io, sync::Arc, time::Duration};
 
 pub use args::BenchArgs;
+use paternoster_bench::{
+    Meter, Remote, RemoteError, Sizes, Target,
+    answers::{Unanswered, Work},
+    compare::{self, Outcome, Pace, Points, Subject},
+    load::{Load, Timing},
+    local::{Loaded, Local, LocalError, Variant, VariantError},
+    samples::{Recipe, SampleError},
+    sweep,
+};
 use paternoster_engine::{Engines, onnxruntime::Runtime};
 use paternoster_executor::{CardsOptions, PoolOptions};
 use paternoster_lab::{
@@ -20,15 +29,6 @@ use results::Results;
 use super::{
     cuda, options,
     recording::{TimelineRecording, UnwritableTimeline},
-};
-use crate::bench::{
-    Meter, Remote, RemoteError, Sizes, Target,
-    answers::{Unanswered, Work},
-    compare::{self, Outcome, Pace, Points, Subject},
-    load::{Load, Timing},
-    local::{Loaded, Local, LocalError, Variant, VariantError},
-    samples::{Recipe, SampleError},
-    sweep,
 };
 
 /// Fewest and most requests in flight when a peak is measured.

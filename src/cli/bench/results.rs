@@ -5,19 +5,17 @@ use std::{
     path::Path,
 };
 
+use paternoster_bench::{
+    compare::{Outcome, Point, Ratio},
+    load::Figures,
+};
 use paternoster_lab::report::{
     self,
     plot::{Lines, PlotError},
 };
 use serde_json::{Value, json};
 
-use crate::{
-    bench::{
-        compare::{Outcome, Point, Ratio},
-        load::Figures,
-    },
-    cli::table::{Table, terminal_width},
-};
+use crate::cli::table::{Table, terminal_width};
 
 const NS_PER_MS: f64 = 1e6;
 const NS_PER_US: f64 = 1e3;
@@ -295,10 +293,10 @@ fn words(Ratio { median, least, greatest }: Ratio) -> String {
 
 #[cfg(test)]
 mod tests {
+    use paternoster_bench::load::Load;
     use paternoster_lab::workload::Arrivals;
 
     use super::*;
-    use crate::bench::load::Load;
 
     fn outcome(name: &str, latencies_ms: &[u64], wrong: u64) -> Outcome {
         let rounds = latencies_ms.iter().map(|ms| {

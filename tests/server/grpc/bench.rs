@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use paternoster::bench::{
+use paternoster_bench::{
     Remote, RemoteError, Sizes, Target,
     answers::Work,
     compare::{self, Subject},

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use paternoster::bench::{Target, local::Local};
+use paternoster_bench::{Target, local::Local};
 use paternoster_executor::PoolOptions;
 use paternoster_onnx::zoo::{self, Width};
 use paternoster_profile::{CutTable, Point, Profile, Store, choose};

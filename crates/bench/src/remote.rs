@@ -21,7 +21,7 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use crate::bench::{
+use crate::{
     Answer,
     samples::{Port, Ports, Sample},
 };

@@ -12,7 +12,7 @@ use std::{
 use paternoster_executor::OutputTensor;
 use paternoster_model::{CorrelationId, DataType, InSequence};
 
-use crate::bench::{Answer, Target, samples::Sample, target::PendingAnswer};
+use crate::{Answer, Target, samples::Sample, target::PendingAnswer};
 
 /// Default tolerance: maximum difference from the reference answer, relative to the root mean square of the output.
 const TOLERANCE: f64 = 1e-4;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use paternoster_lab::workload::Arrivals;
 
-use crate::bench::{
+use crate::{
     Meter, Target,
     answers::Work,
     load::{self, Figures, Load, Timing},

@@ -6,7 +6,7 @@ use paternoster_executor::{InferRequest, OutputTensor};
 use paternoster_model::InSequence;
 use paternoster_pipeline::Servable;
 
-use crate::bench::{
+use crate::{
     Remote,
     samples::{Ports, Sample},
 };

@@ -4,6 +4,8 @@
 //! model in this process, or a server over gRPC), open and closed loops ([`load`]), and comparisons of several policies
 //! ([`compare`], [`local`], [`sweep`]). Output belongs to the command line, and arrival processes to
 //! [`paternoster_lab::workload`].
+#![deny(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod answers;
 pub mod compare;

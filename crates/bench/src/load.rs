@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use paternoster_lab::{report::Latencies, workload::Arrivals};
 use tokio::{runtime::Handle, task::JoinSet};
 
-use crate::bench::{Meter, Target, answers::Work};
+use crate::{Meter, Target, answers::Work};
 
 /// Arrival process of requests, or of sequences of requests. Each request of a sequence is sent when the one before it
 /// is answered, and not before its turn by [`Timing::interval`].

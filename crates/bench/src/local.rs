@@ -25,7 +25,7 @@ use paternoster_profile::Store;
 use paternoster_repository::{ControlError, Options, Overrides, PoolLoader, Repository, ResolveError, StartError};
 use tempfile::TempDir;
 
-use crate::bench::Target;
+use crate::Target;
 
 const PBTXT: &str = "config.pbtxt";
 const YAML: &str = "model.yaml";

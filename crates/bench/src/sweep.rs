@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::bench::{
+use crate::{
     answers::Work,
     compare::Point,
     load::{self, Figures, Timing},
