@@ -4,8 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use fast_image_resize::{
-    FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer,
-    images::{Image, ImageRef},
+    FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer,
+    images::{TypedImage, TypedImageRef},
+    pixels::{U8, U8x3},
 };
 use paternoster_executor::InputTensor;
 use paternoster_model::{DataType, Dims, TensorSpec};
@@ -154,8 +155,8 @@ impl ImageStep {
         let decoded = decode(image.data, &image.header, is_gray, most_bytes).map_err(BuiltInFault::Invalid)?;
         stop.check()?;
         let Some(size) = self.options.resize.map(|resize| resize.of(decoded.size)) else { return Ok(decoded) };
-        let resample = self.options.resample;
-        let resized = resized(&decoded, size, resample, if is_gray { PixelType::U8 } else { PixelType::U8x3 }, resizer);
+        let resized = if is_gray { resized::<U8> } else { resized::<U8x3> };
+        let resized = resized(&decoded, size, self.options.resample, resizer);
         let data = resized.map_err(|fault| BuiltInFault::Failed(format!("the image cannot be resized: {fault}")))?;
         Ok(Pixels { size, data })
     }
@@ -274,19 +275,22 @@ fn named(row: usize, rows: usize, text: String) -> String {
 
 /// Resizes an image: as in Pillow, along its rows first, then along its columns. Numbers between the two are cut off at
 /// 0 and 255, so the order shows.
-fn resized(
+/// The pixels' type is the compiler's, which then compiles the two that occur and not all that the library knows.
+fn resized<P: PixelTrait>(
     given: &Pixels,
     size: Size,
     resample: Resample,
-    kind: PixelType,
     resizer: &mut Resizer,
 ) -> Result<Vec<u8>, String> {
     let options = ResizeOptions::new().resize_alg(resample.algorithm());
     let mut step = |data: &[u8], from: Size, to: Size| {
-        let given = ImageRef::new(from.width, from.height, data, kind).map_err(|fault| fault.to_string())?;
-        let mut result = Image::new(to.width, to.height, kind);
-        resizer.resize(&given, &mut result, &options).map_err(|fault| fault.to_string())?;
-        Ok::<_, String>(result.into_vec())
+        let given =
+            TypedImageRef::<P>::from_buffer(from.width, from.height, data).map_err(|fault| fault.to_string())?;
+        let mut result = vec![0; to.width as usize * to.height as usize * P::size()];
+        let mut view =
+            TypedImage::<P>::from_buffer(to.width, to.height, &mut result).map_err(|fault| fault.to_string())?;
+        resizer.resize_typed(&given, &mut view, &options).map_err(|fault| fault.to_string())?;
+        Ok::<_, String>(result)
     };
     let wide = Size { width: size.width, ..given.size };
     if resample == Resample::Nearest || wide == size || wide == given.size {
