@@ -99,6 +99,7 @@ soak: build setup
 lint:
 	cargo fmt --all --check
 	python3 scripts/check_imports.py cli $(wildcard crates/*)
+	python3 scripts/check_dependencies.py
 	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
 	cargo clippy --all-targets -- -D warnings
 	cargo clippy --no-default-features --features fuzzing -- -D warnings

@@ -16,7 +16,7 @@ use super::{
 
 /// One loaded version with its work.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct VersionScheduler {
     pub(super) version: Version,
     pub(super) work: Work,
     /// The units that its tasks need, if they need any.
@@ -24,7 +24,7 @@ pub(super) struct Group {
     draining: bool,
 }
 
-impl Group {
+impl VersionScheduler {
     pub(super) fn new(model: ModelId, ix: GroupIx, knobs: &Knobs, claim: Option<Claim>) -> Self {
         Self { version: Version::new(model, ix, knobs), work: Work::new(knobs), claim, draining: false }
     }

@@ -1,4 +1,4 @@
-//! A loaded version without its work: limits, queue, reply order, costs and counters. `Group` owns it next to the
+//! A loaded version without its work: limits, queue, reply order, costs and counters. `VersionScheduler` owns it next to the
 //! `Work`, which changes it through a [`StepContext`]; `replies` ends its requests.
 
 use super::{

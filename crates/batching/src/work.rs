@@ -1,4 +1,4 @@
-//! How the requests of a version run: as batches through stages, or as graphs of cells. `Group` calls this type, which
+//! How the requests of a version run: as batches through stages, or as graphs of cells. `VersionScheduler` calls this type, which
 //! dispatches to `batches` or `cells`; no other code distinguishes the two.
 
 use super::{

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use tracing::{debug, error};
 
 use super::{
-    Response, cells::Journey, gather::Part, pieces::Piece, record::Payload, short_runs::Size, stages::Programs,
+    Response, cells::UnfoldedState, gather::Part, pieces::Piece, record::Payload, short_runs::Size, stages::Programs,
     version::ServedVersion,
 };
 
@@ -33,21 +33,21 @@ pub(super) struct Member {
     pub(super) span: RowSpan,
     pub(super) payload: Arc<Payload>,
     /// The request's data between its cells, if it unfolds.
-    pub(super) journey: Option<Arc<Journey>>,
+    pub(super) unfolded_state: Option<Arc<UnfoldedState>>,
     /// Number of earlier runs of the request.
     pub(super) step: u32,
     /// Set if it belongs to another version or cell than the task.
-    pub(super) guest: Option<Guest>,
+    pub(super) guest: Option<ForeignMember>,
 }
 
 /// The version and cell of a node in a task that another cell of the same kind leads. The version may be the task's
 /// own.
-pub(super) struct Guest {
+pub(super) struct ForeignMember {
     stats: Arc<ModelStats>,
     cell: u16,
 }
 
-impl Guest {
+impl ForeignMember {
     /// Creates the guest entry of a node.
     pub(super) fn new(stats: &Arc<ModelStats>, cell: usize) -> Self {
         Self { stats: Arc::clone(stats), cell: cell as u16 }

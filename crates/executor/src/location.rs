@@ -12,12 +12,12 @@ pub(super) enum Location {
     /// On this device until it ends.
     Fixed(usize, ReqId),
     /// On the device that is recorded there.
-    Movable(Arc<Whereabouts>),
+    Movable(Arc<CurrentShard>),
 }
 
 /// The current device of a request that may move.
 #[derive(Debug)]
-pub(super) struct Whereabouts(Mutex<CurrentDevice>);
+pub(super) struct CurrentShard(Mutex<CurrentDevice>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CurrentDevice {
@@ -30,7 +30,7 @@ enum CurrentDevice {
     },
 }
 
-impl Whereabouts {
+impl CurrentShard {
     /// Creates the entry of a request that is on no device yet.
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self(Mutex::new(CurrentDevice::Moving { given_up: false })))
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_request_that_moves_is_given_up_where_it_arrives() {
-        let whereabouts = Whereabouts::new();
+        let whereabouts = CurrentShard::new();
         let location = Location::Movable(Arc::clone(&whereabouts));
         assert!(!whereabouts.arrive(0, ReqId(7)));
         assert_eq!(location.now(), Some((0, ReqId(7))));
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_request_that_has_just_moved_is_followed() {
-        let whereabouts = Whereabouts::new();
+        let whereabouts = CurrentShard::new();
         whereabouts.arrive(0, ReqId(7));
         let asked = RefCell::new(Vec::new());
         Location::Movable(Arc::clone(&whereabouts)).cancel(|device, req| {
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_request_that_has_ended_is_asked_for_once() {
-        let whereabouts = Whereabouts::new();
+        let whereabouts = CurrentShard::new();
         whereabouts.arrive(2, ReqId(7));
         for location in [Location::Fixed(2, ReqId(7)), Location::Movable(whereabouts)] {
             let asked = RefCell::new(0);

@@ -18,8 +18,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     Backlog, BacklogShare, CardTensors, InferError, InputTensor, ModelHandle, Response, Unread,
-    cells::Journey,
-    location::Whereabouts,
+    cells::UnfoldedState,
+    location::CurrentShard,
     pieces::{Piece, assemble},
 };
 
@@ -66,12 +66,12 @@ pub(super) struct Record {
     pub(super) handle: Arc<ModelHandle>,
     pub(super) payload: Arc<Payload>,
     /// Its data between cells, if it unfolds.
-    pub(super) journey: Option<Arc<Journey>>,
+    pub(super) unfolded_state: Option<Arc<UnfoldedState>>,
     pub(super) sink: Sink,
     /// The account that its reply is charged to, if it is derived from another request.
     pub(super) charge: Option<Charge>,
     /// Where its submitter finds it, if it may move to another device.
-    pub(super) whereabouts: Option<Arc<Whereabouts>>,
+    pub(super) whereabouts: Option<Arc<CurrentShard>>,
     /// Responses that its tasks made and that the core has not released yet.
     pub(super) responses: VecDeque<(Response, Option<BacklogShare>)>,
     /// Parts of its reply, if each task makes only a part of it.
@@ -86,7 +86,7 @@ pub(super) struct Record {
     pub(super) step: u32,
     /// For each part of its completed tasks whose outputs the host has not taken yet, in order: whether they include a
     /// response of a stream.
-    pub(super) untaken: VecDeque<bool>,
+    pub(super) unread_outputs: VecDeque<bool>,
     /// Responses that the core has released but that are still among those outputs, by number.
     pub(super) due_emits: VecDeque<u32>,
     /// Set once the core has ended it. It is answered once its outputs are taken and the requests before it are
@@ -184,8 +184,8 @@ impl Record {
 
     /// Returns the single response of a request that has completed.
     fn reply(&mut self) -> Reply {
-        if let Some(journey) = &self.journey {
-            let mut reply = journey.reply().map_err(InferError::Engine);
+        if let Some(unfolded_state) = &self.unfolded_state {
+            let mut reply = unfolded_state.reply().map_err(InferError::Engine);
             if let Ok(response) = &mut reply
                 && self.payload.waits_behind_others()
             {
@@ -206,7 +206,7 @@ impl Record {
 
     /// Sends the oldest held response, once the host has it.
     pub(super) fn emit(&mut self, now: Ns, step: u32) {
-        if !self.untaken.is_empty() && self.responses.is_empty() || !self.due_emits.is_empty() {
+        if !self.unread_outputs.is_empty() && self.responses.is_empty() || !self.due_emits.is_empty() {
             self.due_emits.push_back(step);
         } else {
             self.send_oldest(now, step);
@@ -238,7 +238,7 @@ impl Record {
             End::Completed if matches!(self.sink, Sink::Stream { .. }) => None,
             End::Completed => Some(self.reply()),
             End::Failed => {
-                let lacking = self.journey.as_ref().and_then(|journey| journey.lacking());
+                let lacking = self.unfolded_state.as_ref().and_then(|unfolded_state| unfolded_state.lacking());
                 Some(Err(match (self.unread, self.no_state, lacking) {
                     (Some(unread), _, _) => unread.into(),
                     (None, Some(full), _) => InferError::NoState(full),
@@ -298,7 +298,7 @@ impl Record {
 
     fn not_started(&self) -> InferError {
         let model = &self.handle.spec.name;
-        let id = self.journey.as_ref().and_then(|journey| journey.sequence());
+        let id = self.unfolded_state.as_ref().and_then(|unfolded_state| unfolded_state.sequence());
         let sequence = id.map_or_else(String::new, |id| format!(" for sequence {id}"));
         InferError::Invalid(format!(
             "inference request{sequence} to model '{model}' must specify the START flag on the first request of the \

@@ -17,7 +17,8 @@ use paternoster_executor::{CellPrograms, InferError, InferRequest, InputTensor, 
 use paternoster_model::{
     DataType, Dims, ModelSpec, TensorSpec,
     unfold::{
-        CellSpec, Emit, Emitted, Expression, Limit, NodeType, Nodes, Segment, Source, Start, Tensor, Unfolding, Which,
+        CellSpec, Emit, EmitRange, Emitted, Expression, Limit, NodeType, Nodes, Segment, Source, Start, Tensor,
+        Unfolding,
     },
 };
 use paternoster_observe::budget::Budget;
@@ -166,7 +167,7 @@ fn tensor(name: &str, datatype: DataType, dims: &[i64]) -> TensorSpec {
     TensorSpec::new(name, datatype, dims)
 }
 
-fn emit(name: &str, output: usize, which: Which) -> Emit {
+fn emit(name: &str, output: usize, which: EmitRange) -> Emit {
     Emit { name: name.to_owned(), output, which }
 }
 
@@ -212,7 +213,7 @@ fn decoder(pool: &Arc<Pool>, width: usize, max_rows: u32) -> Arc<ModelHandle> {
             name: "prompt".to_owned(),
             types: smallvec![NodeType { cell: 0, inputs: vec![Source::Whole(Tensor::Input(0))] }],
             nodes: Nodes::Stage,
-            emits: vec![emit("keys", 0, Which::Last), emit("last", 1, Which::Last)],
+            emits: vec![emit("keys", 0, EmitRange::Last), emit("last", 1, EmitRange::Last)],
             streams: false,
         },
         Segment {
@@ -223,7 +224,7 @@ fn decoder(pool: &Arc<Pool>, width: usize, max_rows: u32) -> Arc<ModelHandle> {
                 until: Some((0, END)),
                 expected_steps: None,
             },
-            emits: vec![emit("tokens", 0, Which::All)],
+            emits: vec![emit("tokens", 0, EmitRange::All)],
             streams: false,
         },
     ];

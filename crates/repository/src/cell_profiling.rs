@@ -14,7 +14,7 @@ use paternoster_engine::EngineError;
 use paternoster_executor::{CellPrograms, InputTensor, StagePrograms, WarmUp};
 use paternoster_model::{
     ModelSpec, SymbolId, TensorSpec, element_count,
-    unfold::{CellSpec, Emit, Emitted, NodeType, Nodes, Segment, Source, Tensor, Unfolding, Which},
+    unfold::{CellSpec, Emit, EmitRange, Emitted, NodeType, Nodes, Segment, Source, Tensor, Unfolding},
 };
 use paternoster_profile::{CellSegment, CellTable, Chunk, Halt, Key, Profile, Size, cell_costs, sizes};
 
@@ -301,7 +301,7 @@ fn alone(cell: &CellSpec, spec: &ModelSpec, over_rows: bool) -> Unfolding {
         let tensor = Tensor::Input(input);
         if over_rows { Source::Rows(tensor) } else { Source::Whole(tensor) }
     };
-    let emit = |(output, own): (usize, &TensorSpec)| Emit { name: own.name.clone(), output, which: Which::Last };
+    let emit = |(output, own): (usize, &TensorSpec)| Emit { name: own.name.clone(), output, which: EmitRange::Last };
     let segment = Segment {
         name: cell.name.clone(),
         types: std::iter::once(NodeType { cell: 0, inputs: (0..cell.inputs.len()).map(source).collect() }).collect(),

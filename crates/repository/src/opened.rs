@@ -12,7 +12,7 @@ use paternoster_config::{
 };
 use paternoster_model::{
     Dims, ModelSpec,
-    unfold::{Emit, Emitted, Expression, Limit, MOST_STEPS, Nodes, Operator, Source, Start, Tensor, Which},
+    unfold::{Emit, EmitRange, Emitted, Expression, Limit, MOST_STEPS, Nodes, Operator, Source, Start, Tensor},
 };
 use paternoster_onnx::{
     SealedModel, decoder,
@@ -198,7 +198,7 @@ fn unfolding(
                 .emits
                 .iter()
                 .map(|emit| {
-                    let which = if emit.is_by_steps { Which::All } else { Which::Last };
+                    let which = if emit.is_by_steps { EmitRange::All } else { EmitRange::Last };
                     Emit { name: emit.name.clone(), output: emit.output.clone(), which }
                 })
                 .collect(),

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::Core;
 use crate::{
     Action, Actions, LaneId, ModelId, Ns, TaskId,
-    group::Group,
+    group::VersionScheduler,
     ids::{GroupIx, InstanceIx},
     rate_limiter::{Claim, RateLimiter, TaskLimits, Wakes},
 };
@@ -40,7 +40,7 @@ struct Holding {
 }
 
 /// Whether nodes of a version may run in a task of another one: they need nothing that the task does not hold.
-pub(crate) fn may_join(leader: &Group, guest: &Group) -> bool {
+pub(crate) fn may_join(leader: &VersionScheduler, guest: &VersionScheduler) -> bool {
     let Some(needed) = &guest.claim else { return true };
     leader.claim.as_ref().is_some_and(|held| held.needs == needed.needs)
 }

@@ -14,7 +14,7 @@ use self::{limiting::Limiting, sharing::SharedCells};
 use super::{
     Action, Actions, Arrival, Counters, End, Event, Knobs, LaneId, ModelId, Ns, ReqId, RowOutcome, TaskId,
     arbiter::{Arbiter, Grant, Lane},
-    group::{self, Group},
+    group::{self, VersionScheduler},
     ids::{GroupIx, RequestIx},
     ledger::{InFlightTask, Ledger},
     offer::{Answer, PoolView},
@@ -46,7 +46,7 @@ pub struct Load {
 #[derive(Debug, Default)]
 pub struct Core {
     pub(crate) ledger: Ledger,
-    pub(crate) groups: Slab<Group>,
+    pub(crate) groups: Slab<VersionScheduler>,
     by_model: BTreeMap<ModelId, GroupIx>,
     pub(crate) shared_cells: SharedCells,
     pub(crate) arbiter: Arbiter,
@@ -259,7 +259,7 @@ impl Core {
     fn model_up(&mut self, model: ModelId, knobs: &Knobs) {
         let ix = *self.by_model.entry(model).or_insert_with(|| {
             let ix = self.groups.vacant_key();
-            self.groups.insert(Group::new(model, ix, knobs, self.limiting.claim(model)));
+            self.groups.insert(VersionScheduler::new(model, ix, knobs, self.limiting.claim(model)));
             self.shared_cells.came_up(ix, &self.groups[ix]);
             ix
         });
@@ -305,7 +305,7 @@ impl Core {
 
     /// Removes a drained group.
     fn forget(&mut self, group: GroupIx, actions: &mut Actions) {
-        let Group { version, claim, .. } = self.groups.remove(group);
+        let VersionScheduler { version, claim, .. } = self.groups.remove(group);
         let model = version.model;
         claim.iter().for_each(|claim| self.limiting.forget(claim, self.now));
         self.shared_cells.forget(group);

@@ -12,7 +12,7 @@ use crate::{
     arbiter::Lane,
     cells::{Place, longest, predict},
     cost::class_of,
-    group::Group,
+    group::VersionScheduler,
     ids::GroupIx,
     offer::TimeLimit,
 };
@@ -26,7 +26,7 @@ pub(crate) struct SharedCells {
 }
 
 impl SharedCells {
-    pub(crate) fn came_up(&mut self, group: GroupIx, entry: &Group) {
+    pub(crate) fn came_up(&mut self, group: GroupIx, entry: &VersionScheduler) {
         let Some(cellular) = entry.work.cells() else { return };
         for cell in cellular.types() {
             if let Some(kind) = cellular.kind(cell) {
@@ -46,7 +46,12 @@ impl SharedCells {
     }
 
     /// Returns the other cells that may share a task of this group's cell.
-    fn of<'a>(&'a self, group: GroupIx, entry: &Group, cell: CellId) -> impl Iterator<Item = (GroupIx, CellId)> + 'a {
+    fn of<'a>(
+        &'a self,
+        group: GroupIx,
+        entry: &VersionScheduler,
+        cell: CellId,
+    ) -> impl Iterator<Item = (GroupIx, CellId)> + 'a {
         let cellular = entry.work.cells().filter(|_| self.are_there);
         let kind = cellular.and_then(|cellular| cellular.kind(cell));
         let shared_cells = kind.and_then(|kind| self.by_kind.get(&kind));
@@ -63,7 +68,7 @@ impl Core {
         let brought = types.into_iter().flatten().map(|cell| {
             let others = self.shared_cells.of(group, entry, cell);
             let nodes = others.filter_map(|(other, cell)| {
-                let Group { version, work, .. } = &self.groups[other];
+                let VersionScheduler { version, work, .. } = &self.groups[other];
                 if !may_join(entry, &self.groups[other]) {
                     return None;
                 }

@@ -7,7 +7,7 @@ const SETTLED: u32 = 8;
 
 /// A size for which times are kept.
 #[derive(Clone, Copy, Debug)]
-struct Knot {
+struct SizeSample {
     at: f64,
     bucket: u32,
     /// Number of samples; 0 for a profiled knot, which does not move.
@@ -17,7 +17,7 @@ struct Knot {
 /// Knots in ascending order, at most one per bucket that has no profiled knot.
 #[derive(Clone, Debug)]
 pub(super) struct Axis {
-    knots: SmallVec<[Knot; 8]>,
+    knots: SmallVec<[SizeSample; 8]>,
     bucket: fn(u64) -> u32,
     /// Sizes from here on share a bucket of their own.
     largest: u64,
@@ -102,7 +102,7 @@ impl Axis {
 
     fn insert(&mut self, index: usize, size: u64, samples: u32) -> Admitted {
         let bucket = self.bucket(size);
-        self.knots.insert(index, Knot { at: size as f64, bucket, samples });
+        self.knots.insert(index, SizeSample { at: size as f64, bucket, samples });
         Admitted { knot: index, is_new: true }
     }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{
     axis::{Axis, Place},
     estimate::{Estimate, Spread},
-    law::Law,
+    law::LinearCost,
 };
 
 /// Times on a grid of knots, with one column per length.
@@ -31,7 +31,7 @@ pub(super) struct Curve {
     /// Deviation of run times from predictions.
     pub(super) spread: Spread,
     /// The cost law over padded tokens.
-    pub(super) law: Law,
+    pub(super) law: LinearCost,
     /// Whether any time was profiled.
     pub(super) is_profiled: bool,
 }
@@ -47,7 +47,7 @@ impl Curve {
             surface: Vec::new(),
             ceilings: Vec::new(),
             spread: Spread::new(),
-            law: Law::default(),
+            law: LinearCost::default(),
             is_profiled: false,
         }
     }

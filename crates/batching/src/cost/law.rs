@@ -28,7 +28,7 @@ const SURPRISE: f64 = 4.0;
 /// tokens, and loses weight as they differ: if short runs take as long as long ones, about ten runs are enough to show
 /// that larger batches cost nothing.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Law {
+pub(super) struct LinearCost {
     /// Weighted sums over runs: of 1, tokens, tokens², time, and tokens × time.
     ones: f64,
     tokens: f64,
@@ -42,7 +42,7 @@ pub(super) struct Law {
     rows: f64,
 }
 
-impl Law {
+impl LinearCost {
     /// Adds a run of `rows` rows, executed in a `bucket`, that took `took_ns`.
     pub(super) fn learn(&mut self, rows: u32, bucket: u32, length: u64, took_ns: f64) {
         let rows = f64::from(rows.max(1));
@@ -130,8 +130,8 @@ impl Law {
 mod tests {
     use super::*;
 
-    fn learned(runs: impl IntoIterator<Item = (u32, u64, f64)>) -> Law {
-        let mut law = Law::default();
+    fn learned(runs: impl IntoIterator<Item = (u32, u64, f64)>) -> LinearCost {
+        let mut law = LinearCost::default();
         runs.into_iter().for_each(|(rows, length, took_ns)| law.learn(rows, rows, length, took_ns));
         law
     }
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn nothing_is_foretold_before_the_first_run() {
-        assert_eq!((Law::default().predict(1, 8), Law::default().row_ns()), (None, None));
+        assert_eq!((LinearCost::default().predict(1, 8), LinearCost::default().row_ns()), (None, None));
     }
 
     #[test]
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn padding_rows_have_tokens_and_share_no_time() {
-        let mut law = Law::default();
+        let mut law = LinearCost::default();
         law.learn(2, 4, 10, 8e5);
         assert_close(law.row_ns(), 4e5);
         assert_close(law.predict(4, 10), 8e5);

@@ -81,7 +81,7 @@ pub(crate) enum Dispatch {
 
 /// A period in which smaller batch sizes were asked for: its start, and the largest of those sizes.
 #[derive(Clone, Copy, Debug)]
-struct Lull {
+struct LowRatePeriod {
     since: Ns,
     most: u32,
 }
@@ -98,7 +98,7 @@ pub(crate) struct Monitor {
     preferred: u32,
     /// Whether the rate has changed since `preferred` was computed.
     is_due: bool,
-    lull: Option<Lull>,
+    lull: Option<LowRatePeriod>,
 }
 
 impl Monitor {
@@ -165,7 +165,7 @@ impl Monitor {
             self.lull = None;
             return;
         }
-        let lull = self.lull.get_or_insert(Lull { since: now, most: wanted });
+        let lull = self.lull.get_or_insert(LowRatePeriod { since: now, most: wanted });
         lull.most = lull.most.max(wanted);
         if now.saturating_sub(lull.since) >= self.knobs.average_ns {
             self.preferred = lull.most;

@@ -71,7 +71,7 @@ const UNKNOWN: SlackNs = SlackNs::MIN;
 /// The request of a sub-queue with the earliest target, and its latest start when it was last computed; `None` if it
 /// was already late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Filed {
+struct TargetEntry {
     request_ix: RequestIx,
     seq: u64,
     latest: Option<SlackNs>,
@@ -86,7 +86,7 @@ struct Filed {
 pub(crate) struct LatestStarts {
     in_time: BTreeSet<(SlackNs, SubQueueIx)>,
     /// Indexed by sub-queue.
-    filed: Vec<Option<Filed>>,
+    filed: Vec<Option<TargetEntry>>,
 }
 
 impl LatestStarts {
@@ -107,7 +107,7 @@ impl LatestStarts {
         }
         let filed = first.map(|(request_ix, seq)| {
             let latest = Some(latest_start(request_ix).unwrap_or(UNKNOWN));
-            Filed { request_ix, seq, latest }
+            TargetEntry { request_ix, seq, latest }
         });
         self.refile(sub_queue, filed);
     }
@@ -130,7 +130,7 @@ impl LatestStarts {
             let Some(filed) = self.filed[sub_queue as usize] else { break };
             let Some(latest) = latest_start(filed.request_ix) else { break };
             let in_time = (latest >= now).then_some(latest);
-            self.refile(sub_queue, Some(Filed { latest: in_time, ..filed }));
+            self.refile(sub_queue, Some(TargetEntry { latest: in_time, ..filed }));
             if in_time.is_some() && first.is_none_or(|(other, _)| latest < other) {
                 first = Some((latest, filed.request_ix));
             }
@@ -138,8 +138,8 @@ impl LatestStarts {
         first
     }
 
-    fn refile(&mut self, sub_queue: SubQueueIx, filed: Option<Filed>) {
-        let latest = |filed: Option<Filed>| filed.and_then(|filed| filed.latest);
+    fn refile(&mut self, sub_queue: SubQueueIx, filed: Option<TargetEntry>) {
+        let latest = |filed: Option<TargetEntry>| filed.and_then(|filed| filed.latest);
         let before = latest(std::mem::replace(&mut self.filed[sub_queue as usize], filed));
         if before == latest(filed) {
             return;

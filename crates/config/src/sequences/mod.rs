@@ -12,7 +12,7 @@ use paternoster_batching::{
 use paternoster_engine::TensorBatch;
 use paternoster_model::{
     DataType, Dims,
-    unfold::{Control, Emit, Nodes, Source, Start, Tensor, Which},
+    unfold::{Control, Emit, EmitRange, Nodes, Source, Start, Tensor},
 };
 use paternoster_onnx::{Port, PortDim, Signature};
 use smallvec::smallvec;
@@ -158,7 +158,7 @@ pub fn as_cells(
     }
     let emit = |output: &pb::ModelOutput| {
         let name = output.name.clone();
-        Emit { output: name.clone(), name, which: Which::Last }
+        Emit { output: name.clone(), name, which: EmitRange::Last }
     };
     let cell = CellRequest {
         name: PROGRAM.to_owned(),

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use paternoster_model::unfold::{Emit, Emitted, Expression, Nodes, Tensor, Which};
+use paternoster_model::unfold::{Emit, EmitRange, Emitted, Expression, Nodes, Tensor};
 
 use super::SegmentRequest;
 use crate::nearest::suggestion;
@@ -66,7 +66,7 @@ impl<'r> Scope<'r> {
         let emit = emits.iter().position(|emit| emit.name == name).or_else(|| {
             let is_new = *emits_all && !is_input;
             is_new.then(|| {
-                emits.push(Emit { name: name.to_owned(), output: name.to_owned(), which: Which::Last });
+                emits.push(Emit { name: name.to_owned(), output: name.to_owned(), which: EmitRange::Last });
                 emits.len() - 1
             })
         });
@@ -115,7 +115,7 @@ impl<'r> Scope<'r> {
     /// Whether a tensor has the values of all nodes, as every output of a stage has.
     fn has_all(&self, emitted: Emitted) -> bool {
         let segment = &self.segments[emitted.segment];
-        segment.nodes == Nodes::Stage || segment.emits[emitted.emit].which == Which::All
+        segment.nodes == Nodes::Stage || segment.emits[emitted.emit].which == EmitRange::All
     }
 
     /// The rows of a tensor along its first axis, if they are known before it exists.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use paternoster_model::{
     DataType,
-    unfold::{Control, Emit, Expression, Nodes, Source, Start, Tensor, Which},
+    unfold::{Control, Emit, EmitRange, Expression, Nodes, Source, Start, Tensor},
 };
 use smallvec::{SmallVec, smallvec};
 
@@ -284,9 +284,9 @@ fn emits(segment: &Segment) -> Result<Vec<Emit<String>>, Fault> {
         let (word, output) = call.map_or(("", ""), |(word, output)| (word.trim(), output.trim()));
         let which = match word {
             // A single node has only one value.
-            "all" if matches!(segment, Segment::Stage(_)) => Some(Which::Last),
-            "all" => Some(Which::All),
-            word => (word == last).then_some(Which::Last),
+            "all" if matches!(segment, Segment::Stage(_)) => Some(EmitRange::Last),
+            "all" => Some(EmitRange::All),
+            word => (word == last).then_some(EmitRange::Last),
         };
         let emit = which.filter(|_| !output.is_empty()).map(|which| {
             let output = output.to_owned();

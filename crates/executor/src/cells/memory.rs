@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use paternoster_batching::StateMemory;
 use paternoster_model::{
     TensorSpec,
-    unfold::{Segment, Source, Tensor, Unfolded, Which},
+    unfold::{EmitRange, Segment, Source, Tensor, Unfolded},
 };
 use paternoster_observe::budget::{Budget, Exhausted, Reservation};
 use smallvec::SmallVec;
@@ -172,8 +172,8 @@ impl CellPrograms {
             let length = |tensor: Tensor| match tensor {
                 Tensor::Input(input) => input_length(input),
                 Tensor::Emitted(own) => match segments[own.segment].emits[own.emit].which {
-                    Which::All => graph[own.segment].nodes() as usize,
-                    Which::Last => longest[own.segment],
+                    EmitRange::All => graph[own.segment].nodes() as usize,
+                    EmitRange::Last => longest[own.segment],
                 },
             };
             let read = segment.sources().filter_map(whole_tensor).map(length).max().unwrap_or(1).max(1);

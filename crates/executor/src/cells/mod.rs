@@ -6,24 +6,24 @@
 //! read in place. The core limits how many requests hold state at once.
 
 mod indices;
-mod journey;
 mod memory;
 mod node;
 mod plan;
 mod row;
 mod sequence;
+mod unfolded_state;
 
-pub(super) use journey::{Journey, NodePlace};
 pub(crate) use memory::{JourneyMemory, StateBudget};
 pub(super) use node::{Node, length};
 pub use plan::CellPrograms;
 pub(super) use plan::Keep;
 pub(super) use row::{ProgramInputs, Row, fits};
 pub(super) use sequence::SequenceState;
+pub(super) use unfolded_state::{NodePlace, UnfoldedState};
 
 use paternoster_model::{
     InSequence, ModelSpec,
-    unfold::{Given, UnfoldError, Unfolded},
+    unfold::{ProvidedInput, UnfoldError, Unfolded},
 };
 
 use crate::InputTensor;
@@ -49,9 +49,9 @@ pub(super) fn unfold(
     let batch_axes = usize::from(spec.has_batch_axis());
     let given = inputs.iter().map(|input| {
         let input = input.as_ref()?;
-        Some(Given { shape: &input.shape[batch_axes..], data: &input.data })
+        Some(ProvidedInput { shape: &input.shape[batch_axes..], data: &input.data })
     });
-    let given: Vec<Option<Given<'_>>> = given.collect();
+    let given: Vec<Option<ProvidedInput<'_>>> = given.collect();
     programs.unfolding().unfold(&spec.inputs, &given)
 }
 

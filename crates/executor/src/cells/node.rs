@@ -4,20 +4,20 @@ use bytes::Bytes;
 use paternoster_batching::{Next, RowOutcome};
 use paternoster_model::{
     DataType, Dims, TensorSpec,
-    unfold::{NodeType, Nodes, Segment, Source, Start, Which},
+    unfold::{EmitRange, NodeType, Nodes, Segment, Source, Start},
 };
 
 use super::{
-    journey::{Journey, NodePlace},
     plan::{CellPrograms, is_of_steps},
     row::Row,
+    unfolded_state::{NodePlace, UnfoldedState},
 };
 use crate::Response;
 
 /// A node to run.
 #[derive(Clone, Copy)]
 pub(crate) struct Node<'a> {
-    pub(crate) journey: &'a Journey,
+    pub(crate) unfolded_state: &'a UnfoldedState,
     pub(crate) place: NodePlace,
 }
 
@@ -27,31 +27,31 @@ impl<'a> Node<'a> {
     /// # Errors
     /// If the request has no such node, or if the node belongs to another cell.
     pub(crate) fn of(
-        journey: &'a Journey,
+        unfolded_state: &'a UnfoldedState,
         (number, steps): (u32, u32),
         programs: &CellPrograms,
         cell: usize,
     ) -> Result<Self, String> {
-        let place = journey.place(number).ok_or_else(|| format!("a request has no node {number}"))?;
+        let place = unfolded_state.place(number).ok_or_else(|| format!("a request has no node {number}"))?;
         let place = NodePlace { steps: steps as usize, ..place };
-        let most = if journey.segment(place).runs_chunks() { place.nodes - place.node } else { 1 };
+        let most = if unfolded_state.segment(place).runs_chunks() { place.nodes - place.node } else { 1 };
         if !(1..=most).contains(&place.steps) {
             return Err(format!("a task has {steps} steps of a request from node {number} on, expected 1 to {most}"));
         }
-        let own = journey.node_type(place).cell;
-        if !journey.programs.runs_as(own, programs, cell) {
+        let own = unfolded_state.node_type(place).cell;
+        if !unfolded_state.programs.runs_as(own, programs, cell) {
             return Err(format!("node {number} of a request is of cell {own}"));
         }
-        Ok(Self { journey, place })
+        Ok(Self { unfolded_state, place })
     }
 
     /// Returns the inputs of its type.
     pub(crate) fn node_type(&self) -> &'a NodeType {
-        self.journey.node_type(self.place)
+        self.unfolded_state.node_type(self.place)
     }
 
     pub(crate) fn segment(&self) -> &'a Segment {
-        self.journey.segment(self.place)
+        self.unfolded_state.segment(self.place)
     }
 
     /// Returns an input of the node.
@@ -59,16 +59,16 @@ impl<'a> Node<'a> {
     /// # Errors
     /// If the input is missing.
     pub(crate) fn input(&self, spec: &TensorSpec, source: &Source) -> Result<Row, String> {
-        let Node { journey, place, .. } = *self;
+        let Node { unfolded_state, place, .. } = *self;
         let own = |bytes: &Bytes| Row::alone(spec.dims.clone(), bytes.clone());
-        let whole = |tensor| journey.tensor(tensor).map(|(dims, data)| Row::alone(dims, data));
-        if let Some(row) = journey.given(&spec.name) {
+        let whole = |tensor| unfolded_state.tensor(tensor).map(|(dims, data)| Row::alone(dims, data));
+        if let Some(row) = unfolded_state.given(&spec.name) {
             return Ok(row);
         }
         match source {
             Source::Whole(tensor) | Source::Rows(tensor) => whole(*tensor),
             Source::Step { of, reversed } => {
-                let (dims, data) = journey.tensor(*of)?;
+                let (dims, data) = unfolded_state.tensor(*of)?;
                 if self.segment().runs_chunks() {
                     return rows_of(&dims, &data, place, *reversed)
                         .map_err(|fault| format!("input '{}' {fault}", spec.name));
@@ -77,37 +77,37 @@ impl<'a> Node<'a> {
                 row_of(dims, data, number).map_err(|fault| format!("input '{}' {fault}", spec.name))
             }
             Source::Length(tensor) => {
-                let (dims, _) = journey.tensor(*tensor)?;
+                let (dims, _) = unfolded_state.tensor(*tensor)?;
                 Ok(own(&length(spec, dims.first().copied().unwrap_or(1))))
             }
             Source::Steps => Ok(own(&length(spec, place.steps as i64))),
             Source::Grown { output } => {
                 let mut dims = Dims::from_slice(&[place.node as i64]);
                 dims.extend_from_slice(&spec.dims[1..]);
-                let steps = journey.steps(place.segment, *output);
+                let steps = unfolded_state.steps(place.segment, *output);
                 let steps = steps.ok_or_else(|| format!("input '{}': it has no steps", spec.name))?;
                 Ok(Row::alone(dims, steps))
             }
             Source::GrownLength => Ok(own(&length(spec, place.node as i64))),
             Source::Carried { output, .. } if place.node > 0 => {
-                let row = journey.carried(place.segment, *output);
+                let row = unfolded_state.carried(place.segment, *output);
                 row.ok_or_else(|| format!("input '{}': the step before has left nothing", spec.name))
             }
             Source::Carried { output, start, is_kept } => {
-                match (is_kept.then(|| journey.kept(place.segment, *output)).flatten(), start) {
+                match (is_kept.then(|| unfolded_state.kept(place.segment, *output)).flatten(), start) {
                     (Some(row), _) => Ok(row),
                     (None, Start::Row(row)) => Ok(own(row)),
                     (None, Start::Tensor(tensor)) => whole(*tensor),
                 }
             }
-            Source::Control { control, no, yes } => Ok(own(if journey.is(*control) { yes } else { no })),
+            Source::Control { control, no, yes } => Ok(own(if unfolded_state.is(*control) { yes } else { no })),
             Source::CorrelationId => {
-                let bytes = journey.correlation_id(spec.datatype);
+                let bytes = unfolded_state.correlation_id(spec.datatype);
                 bytes.map(|bytes| own(&bytes)).ok_or_else(|| format!("input '{}': there is no sequence", spec.name))
             }
-            Source::Child { child, output, none } => match journey.children(place).get(*child) {
+            Source::Child { child, output, none } => match unfolded_state.children(place).get(*child) {
                 None => Ok(own(none)),
-                Some(&child) => journey
+                Some(&child) => unfolded_state
                     .of_node(place.segment, *output, child)
                     .ok_or_else(|| format!("input '{}': node {child} has left nothing", spec.name)),
             },
@@ -125,7 +125,7 @@ impl<'a> Node<'a> {
             && row(output).and_then(|row| integer(row.as_slice())) == Some(last)
         {
             outcome.next = Next::Done;
-            self.journey.end(self.place);
+            self.unfolded_state.end(self.place);
         }
         outcome
     }
@@ -139,14 +139,14 @@ impl<'a> Node<'a> {
         if self.is_past_the_end() {
             return Ok(());
         }
-        let role = self.journey.role(self.place);
-        for keep in &self.journey.programs.keeps[self.place.segment] {
+        let role = self.unfolded_state.role(self.place);
+        for keep in &self.unfolded_state.programs.keeps[self.place.segment] {
             let Some(row) = row(keep.outputs[role]) else { continue };
             if is_of_steps(self.segment(), keep.outputs[0]) {
                 let row = self.own_steps(row)?;
-                self.journey.keep_steps(self.place, keep.outputs[0], &row, max_bytes)?;
+                self.unfolded_state.keep_steps(self.place, keep.outputs[0], &row, max_bytes)?;
             } else {
-                self.journey.keep(self.place, keep.outputs[0], row, max_bytes)?;
+                self.unfolded_state.keep(self.place, keep.outputs[0], row, max_bytes)?;
             }
         }
         Ok(())
@@ -164,35 +164,35 @@ impl<'a> Node<'a> {
     /// Builds the response of a node that streams one, with the values of all steps that ran together, from the rows
     /// that `row` returns; `None` for other nodes.
     pub(crate) fn response(&self, row: impl Fn(usize) -> Option<Row>) -> Option<Response> {
-        let (segment, programs) = (self.segment(), &self.journey.programs);
+        let (segment, programs) = (self.segment(), &self.unfolded_state.programs);
         if !segment.streams || self.is_past_the_end() {
             return None;
         }
-        let (keeps, role) = (&programs.keeps[self.place.segment], self.journey.role(self.place));
+        let (keeps, role) = (&programs.keeps[self.place.segment], self.unfolded_state.role(self.place));
         let outputs = programs.unfolding.outputs.iter().enumerate().map(|(number, emitted)| {
             let emit = &segment.emits[emitted.emit];
             let keep = keeps.iter().find(|keep| keep.outputs[0] == emit.output);
             let row = row(keep.map_or(emit.output, |keep| keep.outputs[role]))?;
             let (mut dims, steps) = (Dims::new(), self.place.steps);
             let row = match (is_of_steps(segment, emit.output), emit.which) {
-                (true, Which::All) if segment.runs_backwards() => backwards(&self.own_steps(row).ok()?, steps),
-                (true, Which::All) => self.own_steps(row).ok()?,
-                (true, Which::Last) => self.own_steps(row).ok()?.part(steps - 1, steps),
-                (false, Which::All) => {
+                (true, EmitRange::All) if segment.runs_backwards() => backwards(&self.own_steps(row).ok()?, steps),
+                (true, EmitRange::All) => self.own_steps(row).ok()?,
+                (true, EmitRange::Last) => self.own_steps(row).ok()?.part(steps - 1, steps),
+                (false, EmitRange::All) => {
                     dims.push(1);
                     row
                 }
-                (false, Which::Last) => row,
+                (false, EmitRange::Last) => row,
             };
             dims.extend_from_slice(&row.dims);
-            Some(self.journey.output(number, &dims, Bytes::copy_from_slice(row.as_slice())))
+            Some(self.unfolded_state.output(number, &dims, Bytes::copy_from_slice(row.as_slice())))
         });
         Some(Response { outputs: outputs.collect::<Option<_>>()? })
     }
 
     /// Whether the node was submitted before an earlier step ended the loop.
     fn is_past_the_end(&self) -> bool {
-        self.journey.is_past_the_end(self.place)
+        self.unfolded_state.is_past_the_end(self.place)
     }
 }
 

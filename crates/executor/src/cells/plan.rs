@@ -6,7 +6,7 @@ use paternoster_batching::{CellId, CellKind, CellKnobs, ChunkKnobs, SegmentKnobs
 use paternoster_engine::{Program, ProgramPort};
 use paternoster_model::{
     DataType, ModelSpec, TensorSpec,
-    unfold::{CellSpec, Emitted, NodeType, Nodes, Segment, Source, Tensor, Unfolding, Which},
+    unfold::{CellSpec, EmitRange, Emitted, NodeType, Nodes, Segment, Source, Tensor, Unfolding},
 };
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
@@ -250,7 +250,7 @@ fn keeps(unfolding: &Unfolding, segment: &Segment) -> Result<SmallVec<[Keep; 2]>
         Source::Child { output, .. } => Some((output, false, false)),
         _ => None,
     });
-    let of_emits = segment.emits.iter().map(|emit| (emit.output, emit.which == Which::All, false));
+    let of_emits = segment.emits.iter().map(|emit| (emit.output, emit.which == EmitRange::All, false));
     let mut keeps: SmallVec<[Keep; 2]> = SmallVec::new();
     for (output, all, lives_on) in of_sources.chain(of_emits) {
         match keeps.iter_mut().find(|keep| keep.outputs[0] == output) {

@@ -81,7 +81,7 @@ impl Driver {
             versions: BTreeMap::new(),
             leaving: Vec::new(),
             waiting: Waiting::default(),
-            untaken: Untaken::default(),
+            unread_outputs: Untaken::default(),
         };
         for message in messages {
             if let Some(reply) = serving.hear(message) {
@@ -103,7 +103,7 @@ struct Serving {
     /// Unloaded versions that still have tasks in flight.
     leaving: Vec<(ModelId, OnCard)>,
     waiting: Waiting,
-    untaken: Untaken,
+    unread_outputs: Untaken,
 }
 
 /// A version on the card.
@@ -251,7 +251,7 @@ impl Serving {
         let Some(loaded) = self.versions.get_mut(&model) else {
             return Launch::fails(job, format!("{model:?} is not on the card"));
         };
-        if loaded.version.must_wait(&job, &self.untaken) {
+        if loaded.version.must_wait(&job, &self.unread_outputs) {
             return Launch::Waits(job);
         }
         let size = loaded.version.size(&job);
@@ -276,7 +276,7 @@ impl Serving {
         let mut task = job.task.clone();
         task.after.extend(filled.after);
         if filled.is_taken {
-            self.untaken.add(&task);
+            self.unread_outputs.add(&task);
         }
         // The poller pops tasks in launch order and may see this one complete before `issue` returns, so the task is
         // registered first.
@@ -320,7 +320,7 @@ impl Serving {
         let InFlightTask { job, section, is_taken, .. } = flight;
         let model = job.task.model;
         if is_taken {
-            self.untaken.remove(&job.task);
+            self.unread_outputs.remove(&job.task);
         }
         let left = self.leaving.iter_mut().find(|(own, _)| *own == model).map(|(_, loaded)| loaded);
         if let Some(loaded) = self.versions.get_mut(&model).or(left) {

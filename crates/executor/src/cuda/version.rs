@@ -29,8 +29,8 @@ pub(super) trait CardVersion {
     }
 
     /// Returns whether a task reads outputs of an earlier task that the host has yet to take.
-    fn must_wait(&self, job: &Job, untaken: &Untaken) -> bool {
-        let _ = (job, untaken);
+    fn must_wait(&self, job: &Job, unread_outputs: &Untaken) -> bool {
+        let _ = (job, unread_outputs);
         false
     }
 

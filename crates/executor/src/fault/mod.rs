@@ -12,7 +12,7 @@ use std::{
 
 use tracing::error;
 
-use super::{InferError, Pool, record::Record, state::After, version::VersionState};
+use super::{InferError, Pool, record::Record, state::Effects, version::VersionState};
 
 /// The contents of a pool that ends: the requests in flight and the loaded versions. Must be dropped without holding
 /// the pool's lock, because versions return to the pool.
@@ -23,13 +23,13 @@ impl Pool {
     pub(super) fn guarded<R>(&self, act: impl FnOnce() -> R) -> Option<R> {
         catch_unwind(AssertUnwindSafe(act))
             .map_err(|panic| {
-                self.fail(&*panic, Remains::default(), After::default());
+                self.fail(&*panic, Remains::default(), Effects::default());
             })
             .ok()
     }
 
     /// Ends the pool, and answers the remaining requests, including those of the shard that is already stopped.
-    pub(super) fn fail(&self, panic: &(dyn Any + Send), stopped: Remains, after: After) {
+    pub(super) fn fail(&self, panic: &(dyn Any + Send), stopped: Remains, after: Effects) {
         error!(panic = message(panic), "the scheduler panicked, the server has to end");
         self.responsiveness.send_modify(|known| {
             known.changes += 1;

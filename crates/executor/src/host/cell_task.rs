@@ -15,7 +15,7 @@ use super::{
     output_bytes::{check_declared, check_made},
 };
 use crate::{
-    cells::{CellPrograms, Journey, Node, Row, fits},
+    cells::{CellPrograms, Node, Row, UnfoldedState, fits},
     gather::{Gathered, with_rows},
     job::{Outputs, TaskOutput, nanos},
     strings::Elements,
@@ -27,7 +27,7 @@ pub(crate) struct CellTask<'a> {
     pub(crate) programs: &'a CellPrograms,
     pub(crate) cell: usize,
     /// Each node's request, its number in the request, and the number of steps that it runs.
-    pub(crate) nodes: &'a [(&'a Journey, u32, u32)],
+    pub(crate) nodes: &'a [(&'a UnfoldedState, u32, u32)],
     pub(crate) buffers: &'a Arc<BufferPool>,
     pub(crate) stop: &'a StopSignal,
 }
@@ -106,10 +106,9 @@ impl<'a> CellTask<'a> {
     }
 
     fn run_cell(&self, cell: &CellSpec) -> Result<TaskOutput, String> {
-        let nodes = self
-            .nodes
-            .iter()
-            .map(|&(journey, number, steps)| Node::of(journey, (number, steps), self.programs, self.cell));
+        let nodes = self.nodes.iter().map(|&(unfolded_state, number, steps)| {
+            Node::of(unfolded_state, (number, steps), self.programs, self.cell)
+        });
         let nodes = nodes.collect::<Result<SmallVec<[Node<'_>; 32]>, String>>()?;
         let started = Instant::now();
         let mut rows: Vec<NodeRows> = Vec::with_capacity(nodes.len());
@@ -132,7 +131,7 @@ impl<'a> CellTask<'a> {
         for failure in &ran.failures {
             ran.outcomes[failure.row as usize].next = Next::Failed;
         }
-        let memory = nodes.iter().find_map(|node| node.journey.memory());
+        let memory = nodes.iter().find_map(|node| node.unfolded_state.memory());
         let mut padding = memory.map(|memory| memory.for_padding());
         let runs = groups(cell, &self.programs.cells[self.cell].pads, rows, padding.as_mut())
             .into_iter()

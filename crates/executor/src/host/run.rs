@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::{boundary::Places, cell_task::CellTask, stage_task::StageTask, whole_task::WholeTask, work::HostTask};
 use crate::{
-    cells::{CellPrograms, Journey},
+    cells::{CellPrograms, UnfoldedState},
     gather::Part,
     job::Member,
     job::TaskOutput,
@@ -54,10 +54,12 @@ impl HostTask {
     }
 
     fn run_cell(&self, programs: &CellPrograms, on: RunContext<'_>) -> Result<TaskOutput, String> {
-        let mut nodes: SmallVec<[(&Journey, u32, u32); 32]> = SmallVec::with_capacity(self.job.members.len());
+        let mut nodes: SmallVec<[(&UnfoldedState, u32, u32); 32]> = SmallVec::with_capacity(self.job.members.len());
         for member in &self.job.members {
-            let Some(journey) = member.journey.as_deref() else { return Err("a request has not unfolded".to_owned()) };
-            nodes.push((journey, member.span.start, member.span.count));
+            let Some(unfolded_state) = member.unfolded_state.as_deref() else {
+                return Err("a request has not unfolded".to_owned());
+            };
+            nodes.push((unfolded_state, member.span.start, member.span.count));
         }
         let cell = usize::from(self.job.task.cell.0);
         CellTask { programs, cell, nodes: &nodes, buffers: on.buffers, stop: on.stop }.run()

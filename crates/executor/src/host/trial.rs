@@ -14,7 +14,7 @@ use paternoster_model::{ModelSpec, unfold::Unfolded};
 use super::cell_task::CellTask;
 use crate::{
     InputTensor, Response,
-    cells::{CellPrograms, Journey, ProgramInputs},
+    cells::{CellPrograms, ProgramInputs, UnfoldedState},
     record::Payload,
 };
 
@@ -47,11 +47,13 @@ pub(crate) fn run_alone(
     let knobs = Knobs { stages: programs.stage_knobs(), policy: Policy::Cellular(knobs), ..Knobs::default() };
     let mut core = Core::new();
     core.step(0, Event::ModelUp(MODEL, knobs));
-    let mut journeys = Vec::with_capacity(requests.len());
+    let mut unfolded_states = Vec::with_capacity(requests.len());
     let mut actions = Vec::new();
     for (number, Trial { inputs, graph, given }) in (0..).zip(requests) {
         let payload = Payload { rows: 1, lengths: Lengths::new(), inputs, on_card: None, backlog: None };
-        journeys.push(Journey::new(programs, spec.has_batch_axis(), Arc::new(payload), &graph, None).with_given(given));
+        unfolded_states.push(
+            UnfoldedState::new(programs, spec.has_batch_axis(), Arc::new(payload), &graph, None).with_given(given),
+        );
         let arrival = Arrival {
             req: ReqId(number),
             model: MODEL,
@@ -71,7 +73,7 @@ pub(crate) fn run_alone(
     }
     actions.extend(core.step(0, Event::LaneUp(LaneId(0), LaneKnobs::default())));
     let mut tasks: VecDeque<Task> = VecDeque::new();
-    let mut left = journeys.len();
+    let mut left = unfolded_states.len();
     loop {
         for action in actions {
             match action {
@@ -88,7 +90,7 @@ pub(crate) fn run_alone(
             }
         }
         if left == 0 {
-            let replies = journeys.iter().filter(|_| !spec.decoupled).map(Journey::reply);
+            let replies = unfolded_states.iter().filter(|_| !spec.decoupled).map(UnfoldedState::reply);
             return Ok((replies.collect::<Result<_, _>>()?, took_ns));
         }
         // A short cell that repeats many times may end before it notices the signal.
@@ -96,8 +98,8 @@ pub(crate) fn run_alone(
             return Err("the requests were asked to stop".to_owned());
         }
         let task = tasks.pop_front().ok_or("nothing is left to run before the request's end")?;
-        let nodes: Vec<(&Journey, u32, u32)> =
-            task.rows.iter().map(|row| (&journeys[row.req.0 as usize], row.start, row.count)).collect();
+        let nodes: Vec<(&UnfoldedState, u32, u32)> =
+            task.rows.iter().map(|row| (&unfolded_states[row.req.0 as usize], row.start, row.count)).collect();
         let cell = usize::from(task.cell.0);
         let ran = CellTask { programs, cell, nodes: &nodes, buffers, stop }.run()?;
         let took = ran.timings.total_ns();

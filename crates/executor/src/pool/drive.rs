@@ -16,7 +16,7 @@ use crate::{
     backend::Reports,
     job::Outputs,
     job::{Finished, Job},
-    state::{After, Recalled, Replacement, State},
+    state::{Effects, Recalled, Replacement, State},
 };
 
 impl Pool {
@@ -34,7 +34,7 @@ impl Pool {
     pub(crate) fn drive<R>(
         self: &Arc<Self>,
         shard: &Shard,
-        change: impl FnOnce(&mut State, Ns, &mut After) -> R,
+        change: impl FnOnce(&mut State, Ns, &mut Effects) -> R,
     ) -> Option<R> {
         let (result, after) = self.change(shard, change)?;
         self.guarded(|| self.settle(shard, after))?;
@@ -45,9 +45,9 @@ impl Pool {
     pub(super) fn change<R>(
         &self,
         shard: &Shard,
-        change: impl FnOnce(&mut State, Ns, &mut After) -> R,
-    ) -> Option<(R, After)> {
-        let mut after = After::default();
+        change: impl FnOnce(&mut State, Ns, &mut Effects) -> R,
+    ) -> Option<(R, Effects)> {
+        let mut after = Effects::default();
         let mut state = shard.state.lock();
         let started = self.now();
         let result = catch_unwind(AssertUnwindSafe(|| {
@@ -79,8 +79,8 @@ impl Pool {
 
     /// Launches tasks, sets the alarm, sends replies and drops requests; then moves requests to a shard where they wait
     /// less.
-    pub(super) fn settle(self: &Arc<Self>, shard: &Shard, after: After) {
-        self.settle_here(shard, after);
+    pub(super) fn settle(self: &Arc<Self>, shard: &Shard, after: Effects) {
+        self.apply_effects(shard, after);
         if self.shards.len() > 1
             && let Some(Move { from, to }) = self.router.rebalance(shard.number)
         {
@@ -88,7 +88,7 @@ impl Pool {
         }
     }
 
-    fn settle_here(self: &Arc<Self>, shard: &Shard, after: After) {
+    fn apply_effects(self: &Arc<Self>, shard: &Shard, after: Effects) {
         // First, so that devices start to work before anything else is done.
         if after.has_ordered {
             shard.issue(self);
@@ -123,7 +123,7 @@ impl Pool {
         let recalled = self.change(from, |state, now, after| state.step(now, Event::Recall, after));
         let Some(((), mut after)) = recalled else { return };
         let recalled = std::mem::take(&mut after.recalled);
-        self.settle_here(from, after);
+        self.apply_effects(from, after);
         if !recalled.is_empty() {
             self.stats.moved(recalled.len() as u64);
             self.take_in(to, recalled);
@@ -149,7 +149,7 @@ impl Pool {
             else {
                 return;
             };
-            self.settle_here(to, after);
+            self.apply_effects(to, after);
             if refused.is_empty() {
                 return;
             }
@@ -177,7 +177,7 @@ impl Pool {
         let lost = self.change(shard, |state, now, after| state.device_lost(now, after));
         let Some(((), mut after)) = lost else { return };
         let recalled = std::mem::take(&mut after.recalled);
-        self.settle_here(shard, after);
+        self.apply_effects(shard, after);
         self.responsiveness.send_modify(|known| {
             known.changes += 1;
             known.lost_devices = self.router.lost() as u64;

@@ -15,7 +15,7 @@ use crate::{
     backend::{Order, Reports},
     cells::{JourneyMemory, unfold},
     clock::duration_ns,
-    location::{Location, Whereabouts},
+    location::{CurrentShard, Location},
     record::Sink,
     state::{Submission, TimeLimits},
 };
@@ -50,7 +50,7 @@ impl Pool {
         let deadline = request.deadline.map(|deadline| self.clock.ns_at(deadline));
         let may_move = handle.homes.len() > 1 && !handle.has_sequences;
         // Requests of sequences stay on the shard that holds the sequence's state.
-        let whereabouts = may_move.then(Whereabouts::new);
+        let whereabouts = may_move.then(CurrentShard::new);
         let mut asked = Submission { request, graph, memory, backlog, sink, whereabouts };
         // A shard gives the request back if its device was lost meanwhile; then another one is tried.
         while let Some(shard) = self.home_of(handle, &asked.request) {

@@ -47,7 +47,7 @@ pub(super) struct Floor {
     /// Tasks on the device.
     pub(super) flights: Vec<InFlightTask>,
     /// Completed tasks whose outputs the host has not taken yet, in the order of completion.
-    pub(super) untaken: VecDeque<Untaken>,
+    pub(super) unread_outputs: VecDeque<Untaken>,
     /// Output rows that are free.
     pub(super) spare: Vec<(u32, BufferId)>,
     /// The first fault found where no error could be returned.
@@ -103,7 +103,7 @@ impl Simulated {
             versions: BTreeMap::new(),
             used_rows: 0,
             flights: Vec::new(),
-            untaken: VecDeque::new(),
+            unread_outputs: VecDeque::new(),
             spare: Vec::new(),
             broken: None,
         }));
@@ -321,13 +321,13 @@ impl Floor {
 
     /// Returns the time of the device's next event.
     pub(super) fn next_ns(&self) -> Option<Ns> {
-        let taken = self.untaken.front().map(|untaken| untaken.at);
+        let taken = self.unread_outputs.front().map(|unread_outputs| unread_outputs.at);
         [self.sim.next_end_ns(), taken].into_iter().flatten().min()
     }
 
     /// Whether nothing is in flight.
     pub(super) fn is_idle(&self) -> bool {
-        self.flights.is_empty() && self.untaken.is_empty()
+        self.flights.is_empty() && self.unread_outputs.is_empty()
     }
 
     /// Returns the models of the tasks on the device.

@@ -22,7 +22,7 @@ use super::{
 };
 
 use crate::{
-    cells::{Journey, Row},
+    cells::{Row, UnfoldedState},
     job::Outputs,
     job::{Job, Member},
 };
@@ -83,12 +83,12 @@ impl SlotTable {
                 member.span.start,
                 (member.span.slot + moved_by * (member.span.start % 2)) % self.slots,
             );
-            let journey = journey(member)?;
-            let place = journey.place(number).ok_or_else(|| format!("{id:?}: {req:?} has no node {number}"))?;
+            let unfolded_state = unfolded_state(member)?;
+            let place = unfolded_state.place(number).ok_or_else(|| format!("{id:?}: {req:?} has no node {number}"))?;
             let holder = self.held_by.get_mut(slot as usize);
             let holder = holder.ok_or_else(|| format!("{id:?} names slot {slot} of {}", self.slots))?;
-            let children = journey.children(place);
-            let is_tree = journey.is_tree(place.segment);
+            let children = unfolded_state.children(place);
+            let is_tree = unfolded_state.is_tree(place.segment);
             let holds = (req, if is_tree { number } else { 0 });
             if *holder != Some(holds) {
                 counts.slots_reused += u64::from(holder.is_some());
@@ -161,8 +161,8 @@ fn turns(knobs: &CellularKnobs) -> u32 {
 }
 
 /// Returns the request's data between its cells.
-fn journey(member: &Member) -> Result<&Arc<Journey>, String> {
-    member.journey.as_ref().ok_or_else(|| format!("{:?} has not unfolded", member.span.req))
+fn unfolded_state(member: &Member) -> Result<&Arc<UnfoldedState>, String> {
+    member.unfolded_state.as_ref().ok_or_else(|| format!("{:?} has not unfolded", member.span.req))
 }
 
 /// Returns the value that a request supplies for one of its nodes.
@@ -174,10 +174,10 @@ fn token(member: &Member, number: u32) -> u64 {
 /// Whether a task has a node that reads a value written by a node of another task.
 pub(super) fn needs(job: &Job, other: &Job) -> bool {
     job.members.iter().any(|member| {
-        let Ok(journey) = journey(member) else { return false };
-        let Some(place) = journey.place(member.span.start) else { return false };
-        let children = journey.children(place);
-        let is_tree = journey.is_tree(place.segment);
+        let Ok(unfolded_state) = unfolded_state(member) else { return false };
+        let Some(place) = unfolded_state.place(member.span.start) else { return false };
+        let children = unfolded_state.children(place);
+        let is_tree = unfolded_state.is_tree(place.segment);
         let earlier = other.members.iter().filter(|other| other.span.req == member.span.req);
         earlier
             .map(|other| other.span.start)
@@ -188,14 +188,14 @@ pub(super) fn needs(job: &Job, other: &Job) -> bool {
 /// Stores the nodes' values in their requests, from which the replies are built.
 pub(super) fn outputs(job: &Job, values: &[u64], outcomes: &[RowOutcome]) -> Result<Outputs, String> {
     for ((member, &value), outcome) in job.members.iter().zip(values).zip(outcomes) {
-        let journey = journey(member)?;
-        let place = journey.place(member.span.start).ok_or("a request lacks a node")?;
-        if journey.is_past_the_end(place) {
+        let unfolded_state = unfolded_state(member)?;
+        let place = unfolded_state.place(member.span.start).ok_or("a request lacks a node")?;
+        if unfolded_state.is_past_the_end(place) {
             continue;
         }
-        journey.keep(place, 0, Row::alone(Dims::from_slice(&[1]), bytes([value])), MOST_BYTES)?;
+        unfolded_state.keep(place, 0, Row::alone(Dims::from_slice(&[1]), bytes([value])), MOST_BYTES)?;
         if outcome.next == Next::Done {
-            journey.end(place);
+            unfolded_state.end(place);
         }
     }
     Ok(Outputs::default())

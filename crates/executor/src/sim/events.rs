@@ -30,11 +30,11 @@ pub(super) fn advance(floor: &Mutex<Floor>, pool: &Arc<dyn Reports>, shard: usiz
 /// Reports the next outputs that are due. Returns whether there are any.
 pub(super) fn take(floor: &Mutex<Floor>, pool: &Arc<dyn Reports>, shard: usize, now: Ns) -> Result<bool, String> {
     let mut here = floor.lock();
-    if here.untaken.front().is_none_or(|untaken| untaken.at > now) {
+    if here.unread_outputs.front().is_none_or(|unread_outputs| unread_outputs.at > now) {
         return Ok(false);
     }
     let out_of_order = here.planted == Some(Planted::TakenOutOfOrder);
-    let next = if out_of_order { here.untaken.pop_back() } else { here.untaken.pop_front() };
+    let next = if out_of_order { here.unread_outputs.pop_back() } else { here.unread_outputs.pop_front() };
     let Some(Untaken { flight, outcomes, .. }) = next else { return Ok(false) };
     let outputs = here.outputs(&flight, &outcomes)?;
     if here.planted != Some(Planted::OutputsReused) {
@@ -89,20 +89,20 @@ pub(super) fn complete(
         outcomes.rotate_left(1);
     }
     let finished = Finished::Completed(ran(outcomes.clone(), timings));
-    here.behaviour.counts.completed_before_taken += u64::from(!here.untaken.is_empty());
+    here.behaviour.counts.completed_before_taken += u64::from(!here.unread_outputs.is_empty());
     drop(here);
     if !flight.is_told {
         Arc::clone(pool).completed(shard, Some(started_ns), job, finished);
     }
     let mut here = floor.lock();
-    let before = here.untaken.back().map_or(0, |untaken| untaken.at);
+    let before = here.unread_outputs.back().map_or(0, |unread_outputs| unread_outputs.at);
     let at = before.max(pool.now() + here.behaviour.take_ns());
     match here.planted {
         Some(Planted::NeverTaken) => return Ok(()),
         Some(Planted::OutputsReused) => here.spare.push((flight.out_rows, flight.out)),
         _ => {}
     }
-    here.untaken.push_back(Untaken { at, flight, outcomes });
+    here.unread_outputs.push_back(Untaken { at, flight, outcomes });
     Ok(())
 }
 

@@ -10,8 +10,8 @@ use paternoster_model::{
     BoundaryDim, BoundaryTensor, DataType, Dims, Exit, ExitTo, ModelSpec, Sink, Source, StagePlan, StageSpec, SymbolId,
     TensorSpec,
     unfold::{
-        CellSpec, Emit, Emitted, Expression, NodeType, Nodes, Segment, Source as CellSource, Start, Tensor, Unfolding,
-        Which,
+        CellSpec, Emit, EmitRange, Emitted, Expression, NodeType, Nodes, Segment, Source as CellSource, Start, Tensor,
+        Unfolding,
     },
 };
 use smallvec::{SmallVec, smallvec};
@@ -407,7 +407,7 @@ impl CellModel {
                 (vec![leaf, inner], types, Nodes::Tree { children: 1, max_nodes: 64 })
             }
         };
-        let emits = vec![Emit { name: "last".to_owned(), output: 0, which: Which::Last }];
+        let emits = vec![Emit { name: "last".to_owned(), output: 0, which: EmitRange::Last }];
         let segment = Segment { name: "only".to_owned(), types, nodes, emits, streams: false };
         let unfolding = Unfolding {
             segments: vec![segment],

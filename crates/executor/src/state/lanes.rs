@@ -7,7 +7,7 @@ use paternoster_batching::{End, Event, LaneId, Ns};
 use paternoster_observe::LaneCounts;
 use tracing::{debug, error, info, warn};
 
-use super::{After, State, find};
+use super::{Effects, State, find};
 use crate::{
     InferError,
     watch::{Found, InFlightTask, StopReason},
@@ -81,7 +81,7 @@ impl InFlightTask {
 
 impl State {
     /// Stops tasks whose requests have all ended, because their results are not needed.
-    pub(crate) fn stop_unwanted(&mut self, now: Ns, after: &mut After) {
+    pub(crate) fn stop_unwanted(&mut self, now: Ns, after: &mut Effects) {
         let requests = &self.requests;
         let is_live = |req| find(requests, req).is_some();
         let (stopped, check_at) = self.watch.stop_unwanted(now, is_live);
@@ -94,7 +94,7 @@ impl State {
 
     /// Stops tasks past their limit. If a task does not stop, its lane is taken from the core until the task returns or
     /// a new thread serves the lane.
-    pub(crate) fn look_at_lanes(&mut self, now: Ns, after: &mut After) {
+    pub(crate) fn look_at_lanes(&mut self, now: Ns, after: &mut Effects) {
         if self.stopped {
             return;
         }
@@ -123,7 +123,7 @@ impl State {
     }
 
     /// Lets lost lanes continue without their tasks, up to the allowed number of abandoned tasks.
-    pub(crate) fn abandon_lost(&mut self, after: &mut After) {
+    pub(crate) fn abandon_lost(&mut self, after: &mut Effects) {
         while let Some((lane, flight, reason)) = self.watch.abandon() {
             // The model's other tasks have a lane again.
             if reason == StopReason::Overdue {
@@ -135,14 +135,14 @@ impl State {
     }
 
     /// Puts a lane back into service.
-    pub(crate) fn lane_up(&mut self, now: Ns, lane: LaneId, after: &mut After) {
+    pub(crate) fn lane_up(&mut self, now: Ns, lane: LaneId, after: &mut Effects) {
         if !self.lost {
             self.step(now, Event::LaneUp(lane, self.lane_knobs), after);
         }
     }
 
     /// Handles the loss of the device. Its requests fail, except those that can move to another device.
-    pub(crate) fn device_lost(&mut self, now: Ns, after: &mut After) {
+    pub(crate) fn device_lost(&mut self, now: Ns, after: &mut Effects) {
         if std::mem::replace(&mut self.lost, true) {
             return;
         }
@@ -151,12 +151,17 @@ impl State {
         self.step(now, Event::DeviceLost, after);
         let failed = after.ended.extract_if(before.., |(_, end)| *end == End::Failed);
         after.refused.extend(failed.map(|(record, _)| (record, InferError::DeviceLost)));
-        let untaken = self.take_ended();
-        after.refused.extend(untaken.into_iter().map(|record| (record, InferError::DeviceLost)));
+        let unread_outputs = self.take_ended();
+        after.refused.extend(unread_outputs.into_iter().map(|record| (record, InferError::DeviceLost)));
     }
 
     /// Makes a lane that got no new thread wait for its task, unless the task has returned.
-    pub(crate) fn lane_not_replaced(&mut self, now: Ns, Replacement { lane, flight }: Replacement, after: &mut After) {
+    pub(crate) fn lane_not_replaced(
+        &mut self,
+        now: Ns,
+        Replacement { lane, flight }: Replacement,
+        after: &mut Effects,
+    ) {
         let Some(reason) = self.watch.keep(lane, flight.task) else { return self.lane_up(now, lane, after) };
         if reason == StopReason::Overdue {
             flight.loaded.hangs.began(flight.stage);

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use paternoster_batching::{Ns, Task, TaskId};
 use paternoster_observe::timeline::{TaskLaunch, TaskRows};
 
-use super::{After, State};
+use super::{Effects, State};
 use crate::{
     backend::Order,
-    job::{Guest, Job, Member},
+    job::{ForeignMember, Job, Member},
     version::longer,
     watch::InFlightTask,
 };
 
 impl State {
     /// Hands a task of the core to the device.
-    pub(super) fn launch(&mut self, now: Ns, task: Task, after: &mut After) {
+    pub(super) fn launch(&mut self, now: Ns, task: Task, after: &mut Effects) {
         let Some(version) = self.models.get(&task.model) else { return };
         let model = Arc::clone(&version.loaded);
         let mut members = Vec::with_capacity(task.rows.len());
@@ -23,15 +23,15 @@ impl State {
         for &span in &task.rows {
             let Some(record) = self.record(span.req) else { continue };
             record.observed.launched(&record.handle.observed);
-            let (payload, journey) = (Arc::clone(&record.payload), record.journey.clone());
+            let (payload, unfolded_state) = (Arc::clone(&record.payload), record.unfolded_state.clone());
             let of_other = record.handle.id != task.model;
-            let cell = journey.as_ref().and_then(|journey| journey.cell(span.start));
+            let cell = unfolded_state.as_ref().and_then(|unfolded_state| unfolded_state.cell(span.start));
             let is_own = !of_other && cell.is_none_or(|cell| cell == usize::from(task.cell.0));
-            let guest = (!is_own).then(|| Guest::new(record.handle.stats(), cell.unwrap_or_default()));
+            let guest = (!is_own).then(|| ForeignMember::new(record.handle.stats(), cell.unwrap_or_default()));
             if of_other {
                 limit_ns = longer(limit_ns, record.handle.limit_ns);
             }
-            members.push(Member { span, payload, journey, step: record.step, guest });
+            members.push(Member { span, payload, unfolded_state, step: record.step, guest });
         }
         let flight =
             InFlightTask { task: task.id, loaded: Arc::clone(&model), stage: task.cell.0, since: now, limit_ns };

@@ -1,8 +1,8 @@
 //! The state behind a shard's lock: the core, the records of its requests, and the loaded versions. Carries out the
 //! core's actions on them.
 
-mod after;
 mod delays;
+mod effects;
 mod lanes;
 mod launching;
 mod outputs;
@@ -23,14 +23,14 @@ use slab::Slab;
 use self::delays::Delays;
 pub use self::lanes::Responsiveness;
 pub(super) use self::{
-    after::{After, Recalled},
+    effects::{Effects, Recalled},
     lanes::{Incident, Replacement},
     submission::{Submission, TimeLimits},
 };
 use super::{
     ModelHandle,
     backend::Order,
-    cells::Journey,
+    cells::UnfoldedState,
     clock::duration_ns,
     job::{Finished, Job},
     job::{Outputs, TaskOutput},
@@ -121,7 +121,7 @@ impl State {
         id: ModelId,
         loaded: Arc<ServedVersion>,
         knobs: Knobs,
-        after: &mut After,
+        after: &mut Effects,
     ) {
         self.models.insert(id, VersionState::new(loaded, knobs.queueing.preserve_ordering));
         self.step(now, Event::ModelUp(id, knobs), after);
@@ -137,7 +137,7 @@ impl State {
         handle: &Arc<ModelHandle>,
         asked: Submission,
         due: TimeLimits,
-        after: &mut After,
+        after: &mut Effects,
     ) -> Result<Location, Box<Submission>> {
         if self.lost || self.stopped {
             return Err(Box::new(asked));
@@ -153,12 +153,12 @@ impl State {
             on_card: request.on_card,
             backlog,
         });
-        let journey = match &version.loaded.programs.0 {
+        let unfolded_state = match &version.loaded.programs.0 {
             Programs::Cells(cells) => {
                 let has_batch_axis = version.loaded.spec.has_batch_axis();
                 let sequence = request.sequence.clone();
-                let journey = Journey::new(cells, has_batch_axis, Arc::clone(&payload), &graph, sequence);
-                Some(Arc::new(journey.with_memory(memory.clone())))
+                let unfolded_state = UnfoldedState::new(cells, has_batch_axis, Arc::clone(&payload), &graph, sequence);
+                Some(Arc::new(unfolded_state.with_memory(memory.clone())))
             }
             Programs::Whole(_) | Programs::Cut(_) => None,
         };
@@ -177,7 +177,7 @@ impl State {
             req,
             handle: Arc::clone(handle),
             payload,
-            journey,
+            unfolded_state,
             sink,
             charge: request.charge,
             whereabouts,
@@ -188,7 +188,7 @@ impl State {
             no_state: None,
             step: 0,
             observed,
-            untaken: VecDeque::new(),
+            unread_outputs: VecDeque::new(),
             due_emits: VecDeque::new(),
             ended: None,
             is_lost: false,
@@ -223,7 +223,7 @@ impl State {
 
     /// Takes in requests that have left the core of another device. Returns them if the pool is stopped or this device
     /// is lost.
-    pub(super) fn take_in(&mut self, now: Ns, recalled: Vec<Recalled>, after: &mut After) -> Vec<Recalled> {
+    pub(super) fn take_in(&mut self, now: Ns, recalled: Vec<Recalled>, after: &mut Effects) -> Vec<Recalled> {
         if self.lost || self.stopped {
             return recalled;
         }
@@ -248,7 +248,7 @@ impl State {
         Vec::new()
     }
 
-    fn recall(&mut self, now: Ns, arrival: Box<Arrival>, after: &mut After) {
+    fn recall(&mut self, now: Ns, arrival: Box<Arrival>, after: &mut Effects) {
         let req = arrival.req;
         if self.record(req).is_none() {
             return;
@@ -263,7 +263,7 @@ impl State {
     }
 
     /// Handles the result of a task that its lane started at `started`.
-    pub(super) fn finish(&mut self, started: Ns, now: Ns, job: &Job, finished: Finished, after: &mut After) {
+    pub(super) fn finish(&mut self, started: Ns, now: Ns, job: &Job, finished: Finished, after: &mut Effects) {
         let (task, lane) = (job.task.id, job.task.lane);
         let returned = self.watch.returned(lane, task);
         after.watch_at = self.watch.goes_on(lane, now).or(after.watch_at);
@@ -290,7 +290,7 @@ impl State {
         }
     }
 
-    fn failed(&mut self, now: Ns, job: &Job, reason: String, returned: &Returned, after: &mut After) {
+    fn failed(&mut self, now: Ns, job: &Job, reason: String, returned: &Returned, after: &mut Effects) {
         // The reason may contain data of another request, so only a request that ran alone receives it.
         if let Some(record) = job.only_member().and_then(|req| self.record(req)) {
             record.error = Some(match returned {
@@ -304,7 +304,7 @@ impl State {
         self.step(now, Event::Failed { task: job.task.id }, after);
     }
 
-    fn ran(&mut self, started: Ns, now: Ns, job: &Job, ran: TaskOutput, after: &mut After) {
+    fn ran(&mut self, started: Ns, now: Ns, job: &Job, ran: TaskOutput, after: &mut Effects) {
         let TaskOutput { outputs, mut outcomes, failures, delays, timings } = ran;
         let is_taken = outputs.is_some();
         let Outputs { responses, pieces, streamed, failures: lost } = outputs.unwrap_or_default();
@@ -341,7 +341,7 @@ impl State {
                 let outcomes = outcomes.get_mut(rows).unwrap_or_default();
                 let emitted = outcomes.iter().any(|row| row.emitted);
                 if !is_taken {
-                    record.untaken.push_back(emitted);
+                    record.unread_outputs.push_back(emitted);
                 }
                 if let Some(response) = response
                     && (emitted || matches!(record.sink, Sink::Once(_)))
@@ -373,7 +373,7 @@ impl State {
     }
 
     /// Counts a request that left a version.
-    fn left(&mut self, model: ModelId, after: &mut After) {
+    fn left(&mut self, model: ModelId, after: &mut Effects) {
         let Some(version) = self.models.get_mut(&model) else { return };
         if version.left() && version.keeps_rows() {
             after.orders.push(Order::Rest(model));
@@ -390,7 +390,7 @@ impl State {
     }
 
     /// Steps the core and carries out its actions. Does nothing once the pool is stopped.
-    pub(super) fn step(&mut self, now: Ns, event: Event<'_>, after: &mut After) {
+    pub(super) fn step(&mut self, now: Ns, event: Event<'_>, after: &mut Effects) {
         if self.stopped {
             return;
         }
@@ -404,11 +404,12 @@ impl State {
                     }
                 }
                 Action::Joined { req, sequence } => {
-                    let journey = self.record(req).and_then(|record| Some((record.handle.id, record.journey.clone()?)));
-                    if let Some((model, journey)) = journey
+                    let unfolded_state =
+                        self.record(req).and_then(|record| Some((record.handle.id, record.unfolded_state.clone()?)));
+                    if let Some((model, unfolded_state)) = unfolded_state
                         && let Some(version) = self.models.get_mut(&model)
                     {
-                        journey.join(version.sequence(sequence));
+                        unfolded_state.join(version.sequence(sequence));
                     }
                 }
                 Action::SequenceOver { model, sequence } => {

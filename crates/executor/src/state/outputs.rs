@@ -3,7 +3,7 @@
 
 use paternoster_batching::{End, Event, Ns, ReqId};
 
-use super::{After, State, place};
+use super::{Effects, State, place};
 use crate::{
     job::Job,
     job::Outputs,
@@ -13,10 +13,10 @@ use crate::{
 impl State {
     /// Handles a request that the core has ended. A completed request waits for its outputs. If replies leave in order,
     /// all requests wait for those before them, except cancelled and expired ones.
-    pub(super) fn ended(&mut self, now: Ns, req: ReqId, end: End, after: &mut After) {
+    pub(super) fn ended(&mut self, now: Ns, req: ReqId, end: End, after: &mut Effects) {
         let Some(record) = self.requests.get_mut(place(req)).filter(|record| record.req == req) else { return };
         let order = self.models.get_mut(&record.handle.id).and_then(|version| version.waiting.as_mut());
-        let waits = end == End::Completed && !record.untaken.is_empty();
+        let waits = end == End::Completed && !record.unread_outputs.is_empty();
         match order {
             Some(order) if waits || !order.is_empty() && !matches!(end, End::Cancelled | End::Expired) => {
                 order.push_back(req);
@@ -28,7 +28,7 @@ impl State {
     }
 
     /// Handles outputs that the host has taken, or that are lost.
-    pub(crate) fn taken(&mut self, now: Ns, job: &Job, outputs: Result<Outputs, String>, after: &mut After) {
+    pub(crate) fn taken(&mut self, now: Ns, job: &Job, outputs: Result<Outputs, String>, after: &mut Effects) {
         let Outputs { responses, pieces, streamed, failures } = outputs.unwrap_or_else(|fault| {
             let failures = (0..job.members.len()).map(|part| (part, fault.clone())).collect();
             Outputs { failures, ..Outputs::default() }
@@ -44,7 +44,7 @@ impl State {
         for member in &job.members {
             let response = responses.next();
             let Some(record) = self.record(member.span.req) else { continue };
-            let emitted = record.untaken.pop_front().unwrap_or_default();
+            let emitted = record.unread_outputs.pop_front().unwrap_or_default();
             if let Some(response) = response
                 && (emitted || matches!(record.sink, Sink::Once(_)))
             {
@@ -66,9 +66,9 @@ impl State {
     }
 
     /// Continues a request that waits for fewer outputs than before.
-    fn taken_of(&mut self, now: Ns, req: ReqId, after: &mut After) {
+    fn taken_of(&mut self, now: Ns, req: ReqId, after: &mut Effects) {
         let Some(record) = self.record(req) else { return };
-        let (model, is_taken) = (record.handle.id, record.untaken.is_empty());
+        let (model, is_taken) = (record.handle.id, record.unread_outputs.is_empty());
         let Some(end) = record.ended else {
             // If outputs are lost, the request fails in its turn, after the requests before it.
             if record.unread.is_some() {
@@ -84,7 +84,7 @@ impl State {
         };
         let mut order = order;
         while let Some(&first) = order.front() {
-            match self.record(first).map(|record| (record.untaken.is_empty(), record.ended)) {
+            match self.record(first).map(|record| (record.unread_outputs.is_empty(), record.ended)) {
                 Some((true, Some(end))) => self.leave(now, first, end, after),
                 Some(_) => break,
                 // It was cancelled meanwhile.
@@ -98,7 +98,7 @@ impl State {
     }
 
     /// Removes a request, to be answered.
-    fn leave(&mut self, now: Ns, req: ReqId, end: End, after: &mut After) {
+    fn leave(&mut self, now: Ns, req: ReqId, end: End, after: &mut Effects) {
         if self.record(req).is_none() {
             return;
         }
@@ -111,14 +111,14 @@ impl State {
         if let Some(until) = record.delayed_until {
             self.delays.remove(until, req);
         }
-        if let (End::Completed, Some(journey)) = (end, &record.journey) {
+        if let (End::Completed, Some(unfolded_state)) = (end, &record.unfolded_state) {
             // Only a completed request changes the state of its sequence.
-            if let Err(full) = journey.commit() {
+            if let Err(full) = unfolded_state.commit() {
                 (record.no_state, end) = (Some(full), End::Failed);
             }
         }
-        if let Some(journey) = &record.journey {
-            journey.leave_sequence();
+        if let Some(unfolded_state) = &record.unfolded_state {
+            unfolded_state.leave_sequence();
         }
         record.observed.finished(now);
         let model = record.handle.id;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use paternoster_batching::Ns;
 use paternoster_model::unfold::Unfolded;
 
-use crate::{Backlog, InferRequest, cells::JourneyMemory, location::Whereabouts, record::Sink};
+use crate::{Backlog, InferRequest, cells::JourneyMemory, location::CurrentShard, record::Sink};
 
 /// A request at submission.
 pub(crate) struct Submission {
@@ -18,7 +18,7 @@ pub(crate) struct Submission {
     pub(crate) backlog: Option<Arc<Backlog>>,
     pub(crate) sink: Sink,
     /// Where its submitter finds it, if it may move to another device.
-    pub(crate) whereabouts: Option<Arc<Whereabouts>>,
+    pub(crate) whereabouts: Option<Arc<CurrentShard>>,
 }
 
 /// Times of a request that count from its submission, in pool time.

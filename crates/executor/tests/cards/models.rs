@@ -9,7 +9,8 @@ use paternoster_executor::{CellPrograms, InferRequest, InputTensor, StageProgram
 use paternoster_model::{
     DataType, Dims, ModelSpec, SymbolId, TensorSpec,
     unfold::{
-        CellSpec, Control, Emit, Emitted, Expression, NodeType, Nodes, Segment, Source, Start, Tensor, Unfolding, Which,
+        CellSpec, Control, Emit, EmitRange, Emitted, Expression, NodeType, Nodes, Segment, Source, Start, Tensor,
+        Unfolding,
     },
 };
 use smallvec::smallvec;
@@ -204,30 +205,32 @@ impl Form {
             (vec![step("step", 1)], segments, vec![program(2, modulus)])
         };
         let (cells, segments, programs) = match self {
-            Self::Chain => one(chain(), Which::Last, MANY),
-            Self::AllSteps => one(chain(), Which::All, MANY),
-            Self::Loop => one(decode(), Which::Last, FEW),
+            Self::Chain => one(chain(), EmitRange::Last, MANY),
+            Self::AllSteps => one(chain(), EmitRange::All, MANY),
+            Self::Loop => one(decode(), EmitRange::Last, FEW),
             Self::TwoChains => {
                 let begins = carried(Start::Tensor(Tensor::Emitted(emitted(0))));
                 let second = smallvec![NodeType { cell: 1, inputs: vec![token.clone(), begins] }];
                 let segments = vec![
-                    segment("encode", first(), chain(), Which::Last),
-                    segment("decode", second, decode(), Which::Last),
+                    segment("encode", first(), chain(), EmitRange::Last),
+                    segment("decode", second, decode(), EmitRange::Last),
                 ];
                 (vec![step("encoder", 2), step("decoder", 1)], segments, vec![program(2, MANY), program(2, FEW)])
             }
             Self::TwoLayers => {
                 let below = Source::Step { of: Tensor::Emitted(emitted(0)), reversed: false };
                 let second = smallvec![NodeType { cell: 1, inputs: vec![below, carried(Start::Row(start.clone()))] }];
-                let segments =
-                    vec![segment("lower", first(), chain(), Which::All), segment("upper", second, chain(), Which::All)];
+                let segments = vec![
+                    segment("lower", first(), chain(), EmitRange::All),
+                    segment("upper", second, chain(), EmitRange::All),
+                ];
                 let upper = cell("upper", vec![tensor("x", &[1]), tensor("h", &[1])], 1);
                 (vec![step("lower", 2), upper], segments, vec![program(2, MANY), program(2, MANY)])
             }
             Self::Growing => {
                 let grown = vec![token.clone(), Source::Grown { output: 0 }, Source::GrownLength];
                 let types = smallvec![NodeType { cell: 0, inputs: grown }];
-                let segments = vec![segment("grow", types, decode(), Which::All)];
+                let segments = vec![segment("grow", types, decode(), EmitRange::All)];
                 (vec![over("grow", 1)], segments, vec![Arc::new(OverEntries::Folding(FEW)) as Arc<dyn Program>])
             }
             Self::Held => {
@@ -235,8 +238,8 @@ impl Form {
                 let held = vec![token.clone(), Source::Whole(memory), Source::Length(memory)];
                 let types = smallvec![NodeType { cell: 1, inputs: held }];
                 let segments = vec![
-                    segment("memory", first(), chain(), Which::All),
-                    segment("attend", types, Nodes::Chain { steps: length(), chunks: false }, Which::All),
+                    segment("memory", first(), chain(), EmitRange::All),
+                    segment("attend", types, Nodes::Chain { steps: length(), chunks: false }, EmitRange::All),
                 ];
                 let attending = Arc::new(OverEntries::Folding(MANY)) as Arc<dyn Program>;
                 (vec![step("step", 2), over("attend", 1)], segments, vec![program(2, MANY), attending])
@@ -246,8 +249,8 @@ impl Form {
                 let below = Source::Step { of: Tensor::Emitted(emitted(0)), reversed: false };
                 let second = smallvec![NodeType { cell: 1, inputs: vec![below, carried(Start::Row(start.clone()))] }];
                 let segments = vec![
-                    segment("each", each, Nodes::Stage, Which::Last),
-                    segment("upper", second, chain(), Which::All),
+                    segment("each", each, Nodes::Stage, EmitRange::Last),
+                    segment("upper", second, chain(), EmitRange::All),
                 ];
                 let upper = cell("upper", vec![tensor("x", &[1]), tensor("h", &[1])], 2);
                 let each = cell("each", vec![tensor("x", &[])], 1);
@@ -258,8 +261,8 @@ impl Form {
                 let memory = Tensor::Emitted(emitted(0));
                 let held = vec![token.clone(), Source::Whole(memory), Source::Length(memory)];
                 let segments = vec![
-                    segment("mark", smallvec![NodeType { cell: 0, inputs: all }], Nodes::Stage, Which::Last),
-                    segment("attend", smallvec![NodeType { cell: 1, inputs: held }], chain(), Which::All),
+                    segment("mark", smallvec![NodeType { cell: 0, inputs: all }], Nodes::Stage, EmitRange::Last),
+                    segment("attend", smallvec![NodeType { cell: 1, inputs: held }], chain(), EmitRange::All),
                 ];
                 let varying = |name: &str, dims: &[i64]| {
                     let symbols = dims.iter().map(|&dim| (dim < 0).then_some(SymbolId(0))).collect();
@@ -281,7 +284,7 @@ impl Form {
                     NodeType { cell: 1, inputs: vec![child(0), child(1)] },
                 ];
                 let nodes = Nodes::Tree { children: 1, max_nodes: 64 };
-                let segments = vec![segment("tree", types, nodes, Which::Last)];
+                let segments = vec![segment("tree", types, nodes, EmitRange::Last)];
                 (vec![leaf, inner], segments, vec![program(1, MANY), program(2, MANY)])
             }
         };

@@ -11,7 +11,9 @@ use paternoster_engine::{
 use paternoster_executor::{CellPrograms, Journal, JournalEntry};
 use paternoster_model::{
     DataType, ModelSpec, TensorSpec,
-    unfold::{CellSpec, Emit, Emitted, Expression, NodeType, Nodes, Segment, Source, Start, Tensor, Unfolding, Which},
+    unfold::{
+        CellSpec, Emit, EmitRange, Emitted, Expression, NodeType, Nodes, Segment, Source, Start, Tensor, Unfolding,
+    },
 };
 use paternoster_onnx::zoo::{Width, cells};
 use paternoster_testing::{
@@ -108,7 +110,7 @@ fn lstm() -> (ModelSpec, Knobs, CellPrograms) {
         name: "only".to_owned(),
         types: smallvec![NodeType { cell: 0, inputs: vec![token, carried(0), carried(1)] }],
         nodes: Nodes::Chain { steps: Expression::Length(0), chunks: false },
-        emits: vec![Emit { name: "h_next".to_owned(), output: 0, which: Which::Last }],
+        emits: vec![Emit { name: "h_next".to_owned(), output: 0, which: EmitRange::Last }],
         streams: false,
     };
     let unfolding = Unfolding {

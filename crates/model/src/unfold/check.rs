@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{CellSpec, Emit, Emitted, Nodes, Segment, Source, Start, Tensor, Unfolding, Which};
+use super::{CellSpec, Emit, EmitRange, Emitted, Nodes, Segment, Source, Start, Tensor, Unfolding};
 use crate::{DataType, Dims, ModelSpec, TensorSpec, element_count};
 
 impl Unfolding {
@@ -115,8 +115,8 @@ impl Checker<'_> {
         let output = &self.first().outputs[emit.output];
         let (name, is_carried) = (&output.name, self.segment.carries(emit.output));
         match (is_carried, emit.which) {
-            (true, Which::Last) => Ok(()),
-            (true, Which::All) => Err(format!(
+            (true, EmitRange::Last) => Ok(()),
+            (true, EmitRange::All) => Err(format!(
                 "output '{name}' is carried, so that a run of several steps has only the last of its values: expected \
                  last({name})"
             )),

@@ -16,7 +16,7 @@ mod request;
 mod topology;
 
 pub use expression::{Expression, ExpressionError, Operator};
-pub use request::{Given, MOST_STEPS, UnfoldError, Unfolded};
+pub use request::{MOST_STEPS, ProvidedInput, UnfoldError, Unfolded};
 pub use topology::Topology;
 
 /// How requests of a version unfold.
@@ -234,12 +234,12 @@ pub struct Emit<O = usize> {
     /// The output.
     pub output: O,
     /// Which nodes' values it consists of.
-    pub which: Which,
+    pub which: EmitRange,
 }
 
 /// Which nodes' values are emitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+pub enum EmitRange {
     /// The value of the last step, or of the root of a tree: `last(…)`, `root(…)`.
     Last,
     /// The values of all nodes in order, along a new first axis: `all(…)`. Reversed chains emit them in the order of

@@ -28,14 +28,14 @@ pub enum Transport {
 
 /// Consecutive tasks of one stage or cell: a long chain of one cell is a single spell.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Spell {
+pub(super) struct Interval {
     /// Number of tasks.
     pub(super) tasks: u32,
     /// From the start of the first to the end of the last, with the sum of their timings and the rows of the largest.
     pub(super) run: TaskRun,
 }
 
-impl Spell {
+impl Interval {
     fn add(&mut self, task: &TaskRun) {
         let run = &mut self.run;
         self.tasks = self.tasks.saturating_add(1);
@@ -96,7 +96,7 @@ pub(super) struct Progress {
     /// The epoch of the executor's times.
     pub(super) epoch: Option<Instant>,
     pub(super) parts: Parts,
-    pub(super) spells: Vec<Spell>,
+    pub(super) spells: Vec<Interval>,
     /// The task that started first, and the one that ended last.
     pub(super) first: Option<TaskRun>,
     pub(super) last: Option<TaskRun>,
@@ -137,7 +137,7 @@ impl Progress {
         let spells = &mut self.spells;
         let same = spells.last().is_some_and(|last| last.run.cell == task.cell);
         if !same && spells.len() < MOST_SPELLS {
-            return spells.push(Spell { tasks: 1, run: *task });
+            return spells.push(Interval { tasks: 1, run: *task });
         }
         let last = spells.len() - 1;
         let at = if same { last } else { spells.iter().rposition(|spell| spell.run.cell == task.cell).unwrap_or(last) };

@@ -10,12 +10,12 @@ pub(super) struct Difference {
     /// Name of the output.
     pub(super) output: String,
     /// What differs.
-    pub(super) what: What,
+    pub(super) what: OutputDifference,
 }
 
 /// What differs in an output.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum What {
+pub(super) enum OutputDifference {
     /// Only one response has it.
     Missing,
     /// The shapes.
@@ -35,21 +35,21 @@ pub(super) fn difference(
 ) -> Option<Difference> {
     let added = second_spec.outputs.iter().find(|output| first_spec.output_index(&output.name).is_none());
     if let Some(added) = added {
-        return Some(Difference { output: added.name.clone(), what: What::Missing });
+        return Some(Difference { output: added.name.clone(), what: OutputDifference::Missing });
     }
     first_spec.outputs.iter().zip(&first.outputs).find_map(|(spec, first)| {
         let other = second_spec.output_index(&spec.name);
         let what = match other.and_then(|number| Some((&second_spec.outputs[number], second.outputs.get(number)?))) {
             Some((other, second)) if other.datatype == spec.datatype => within(first, second, spec.datatype, tolerance),
-            _ => Some(What::Missing),
+            _ => Some(OutputDifference::Missing),
         };
         what.map(|what| Difference { output: spec.name.clone(), what })
     })
 }
 
-fn within(first: &OutputTensor, second: &OutputTensor, datatype: DataType, tolerance: f64) -> Option<What> {
+fn within(first: &OutputTensor, second: &OutputTensor, datatype: DataType, tolerance: f64) -> Option<OutputDifference> {
     if first.shape != second.shape {
-        return Some(What::Shape);
+        return Some(OutputDifference::Shape);
     }
     if first.data == second.data {
         return None;
@@ -59,10 +59,10 @@ fn within(first: &OutputTensor, second: &OutputTensor, datatype: DataType, toler
         DataType::Bf16 => numbers(first, second, |bytes| bf16::from_le_bytes(bytes).to_f64(), tolerance),
         DataType::Fp32 => numbers(first, second, |bytes| f64::from(f32::from_le_bytes(bytes)), tolerance),
         DataType::Fp64 => numbers(first, second, f64::from_le_bytes, tolerance),
-        _ => return Some(What::Elements),
+        _ => return Some(OutputDifference::Elements),
     };
     let (count, largest) = numbers;
-    (count > 0).then_some(What::Numbers { count, largest })
+    (count > 0).then_some(OutputDifference::Numbers { count, largest })
 }
 
 /// Returns how many numbers differ by more than the tolerance, and the largest relative difference.
@@ -116,7 +116,7 @@ mod tests {
         output(&[1, values.len() as i64], values.iter().flat_map(|value| value.to_le_bytes()).collect())
     }
 
-    fn compared(first: OutputTensor, second: OutputTensor, datatype: DataType) -> Option<What> {
+    fn compared(first: OutputTensor, second: OutputTensor, datatype: DataType) -> Option<OutputDifference> {
         let spec = spec(&[("y", datatype)]);
         let response = |output| Response { outputs: vec![output] };
         difference((&response(first), &spec), (&response(second), &spec), 1e-3).map(|difference| difference.what)
@@ -127,11 +127,11 @@ mod tests {
         let of = |first: &[f32], second: &[f32]| compared(floats(first), floats(second), DataType::Fp32);
         assert_eq!(of(&[1.0, 2000.0], &[1.0005, 2001.0]), None);
         assert_eq!(of(&[f32::NAN, f32::INFINITY], &[f32::NAN, f32::INFINITY]), None);
-        let Some(What::Numbers { count: 2, largest }) = of(&[1.0, 0.0, 4.0], &[1.5, 0.25, 4.0]) else {
+        let Some(OutputDifference::Numbers { count: 2, largest }) = of(&[1.0, 0.0, 4.0], &[1.5, 0.25, 4.0]) else {
             panic!("two differ")
         };
         assert!((largest - 0.5).abs() < 1e-9, "{largest}");
-        let infinite = Some(What::Numbers { count: 1, largest: f64::INFINITY });
+        let infinite = Some(OutputDifference::Numbers { count: 1, largest: f64::INFINITY });
         assert_eq!(of(&[f32::INFINITY], &[1.0]), infinite);
         assert_eq!(of(&[1.0], &[f32::NAN]), infinite);
     }
@@ -143,20 +143,23 @@ mod tests {
         };
         assert_eq!(compared(halves([1.0, 2.0]), halves([1.0, 2.001]), DataType::Fp16), None);
         let found = compared(halves([1.0, 2.0]), halves([1.0, 3.0]), DataType::Fp16);
-        assert_eq!(found, Some(What::Numbers { count: 1, largest: 0.5 }));
+        assert_eq!(found, Some(OutputDifference::Numbers { count: 1, largest: 0.5 }));
         let brains = |value: f32| output(&[1, 1], bf16::from_f32(value).to_le_bytes().to_vec());
-        assert_eq!(compared(brains(1.0), brains(2.0), DataType::Bf16), Some(What::Numbers { count: 1, largest: 1.0 }));
+        assert_eq!(
+            compared(brains(1.0), brains(2.0), DataType::Bf16),
+            Some(OutputDifference::Numbers { count: 1, largest: 1.0 })
+        );
     }
 
     #[test]
     fn shapes_elements_and_missing_outputs_differ() {
-        assert_eq!(compared(floats(&[1.0]), floats(&[1.0, 2.0]), DataType::Fp32), Some(What::Shape));
+        assert_eq!(compared(floats(&[1.0]), floats(&[1.0, 2.0]), DataType::Fp32), Some(OutputDifference::Shape));
         let whole = |value: i64| output(&[1, 1], value.to_le_bytes().to_vec());
-        assert_eq!(compared(whole(1), whole(2), DataType::Int64), Some(What::Elements));
+        assert_eq!(compared(whole(1), whole(2), DataType::Int64), Some(OutputDifference::Elements));
         assert_eq!(compared(whole(1), whole(1), DataType::Int64), None);
         let (one, other) = (spec(&[("y", DataType::Fp32)]), spec(&[("z", DataType::Fp32)]));
         let response = Response { outputs: vec![floats(&[1.0])] };
-        let missing = |output: &str| Some(Difference { output: output.to_owned(), what: What::Missing });
+        let missing = |output: &str| Some(Difference { output: output.to_owned(), what: OutputDifference::Missing });
         assert_eq!(difference((&response, &one), (&response, &other), 0.1), missing("z"));
         let both = spec(&[("y", DataType::Fp32), ("z", DataType::Fp32)]);
         let two = Response { outputs: vec![floats(&[1.0]), floats(&[1.0])] };

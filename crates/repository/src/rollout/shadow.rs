@@ -22,7 +22,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::compare::{Difference, What, difference};
+use super::compare::{Difference, OutputDifference, difference};
 use crate::ModelVersion;
 
 /// Most requests of a model that are compared at a time, those that wait for the shadow among them. Each keeps its
@@ -291,10 +291,12 @@ fn is_of_version(error: &InferError) -> bool {
 fn describe(difference: &Difference) -> String {
     let Difference { output, what } = difference;
     match what {
-        What::Missing => format!("only one of the versions has the output '{output}', or with another datatype"),
-        What::Shape => format!("the output '{output}' has another shape"),
-        What::Elements => format!("the output '{output}' has other elements"),
-        What::Numbers { count, largest } => {
+        OutputDifference::Missing => {
+            format!("only one of the versions has the output '{output}', or with another datatype")
+        }
+        OutputDifference::Shape => format!("the output '{output}' has another shape"),
+        OutputDifference::Elements => format!("the output '{output}' has other elements"),
+        OutputDifference::Numbers { count, largest } => {
             format!("{count} numbers of the output '{output}' differ, by {largest:.3e} at most")
         }
     }

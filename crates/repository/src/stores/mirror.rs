@@ -15,7 +15,7 @@ use super::{
     Cache, Credentials, LetGo, Location, Object, StoreFault, client,
     listing::{Bounds, Contents, Lister, Store},
     object::Tag,
-    snapshot::Shelf,
+    snapshot::SnapshotDir,
 };
 use crate::blocking::blocking;
 
@@ -26,7 +26,7 @@ pub(crate) const PARALLEL_REQUESTS: usize = 8;
 pub(crate) struct Mirror {
     location: Location,
     store: Arc<dyn Store>,
-    shelf: Arc<Shelf>,
+    shelf: Arc<SnapshotDir>,
     requests: Arc<Semaphore>,
     cache: Arc<Cache>,
 }
@@ -53,7 +53,7 @@ impl Mirror {
         requests: Arc<Semaphore>,
     ) -> Result<Self, StoreFault> {
         let folder = cache.folder(&location);
-        let shelf = Shelf::open(&folder).map_err(|fault| disk(&fault))?;
+        let shelf = SnapshotDir::open(&folder).map_err(|fault| disk(&fault))?;
         cache.room.serve(&folder);
         Ok(Self { location, store, shelf: Arc::new(shelf), requests, cache: cache.clone() })
     }

@@ -14,7 +14,7 @@ use std::{
 
 use tokio::sync::{Mutex, MutexGuard, OwnedMutexGuard};
 
-use super::{StoreFault, snapshot::Shelf};
+use super::{StoreFault, snapshot::SnapshotDir};
 use crate::blocking::blocking;
 
 /// Permits the removal of a model's copy: returns a guard if no model of that name is loaded, and none is loaded while
@@ -114,7 +114,7 @@ impl Room {
         }
         for (Copy { folder, name, bytes: freed, .. }, guard) in going {
             let model = name.clone();
-            on_disk(move || Shelf::of(&folder).remove(&model)).await?;
+            on_disk(move || SnapshotDir::of(&folder).remove(&model)).await?;
             drop(guard);
             tracing::info!(model = name, bytes = freed, "copy removed to make room for another model");
         }
@@ -130,7 +130,7 @@ fn copies(root: &Path, served: &HashSet<PathBuf>) -> io::Result<Vec<Copy>> {
         if !folder.is_dir() {
             continue;
         }
-        let (shelf, is_served) = (Shelf::of(&folder), served.contains(&folder));
+        let (shelf, is_served) = (SnapshotDir::of(&folder), served.contains(&folder));
         for name in shelf.names()? {
             if let Some((bytes, used)) = shelf.usage(&name) {
                 found.push(Copy { folder: folder.clone(), name, bytes, used, is_served });

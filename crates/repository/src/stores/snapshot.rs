@@ -19,7 +19,7 @@ const FILES: &str = "files";
 
 /// The cache directory of one repository.
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(super) struct SnapshotDir {
     /// Holds one link for each model, under its name.
     models: PathBuf,
     snapshots: PathBuf,
@@ -38,7 +38,7 @@ pub(super) struct Draft {
     folder: TempDir,
 }
 
-impl Shelf {
+impl SnapshotDir {
     /// Returns the directory of a repository without changing it.
     pub(super) fn of(folder: &Path) -> Self {
         Self { models: folder.join("models"), snapshots: folder.join("snapshots") }

@@ -7,7 +7,7 @@ use crate::{
     CellId, Lease,
     batches::Batches,
     core::Core,
-    group::Group,
+    group::VersionScheduler,
     hold::hold,
     ids::{BatchIx, GroupIx, PartIx, RequestIx},
     ledger::{BatchSpan, Request, RequestState},
@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Checks the batches and buffers of one group.
-pub(crate) fn check(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+pub(crate) fn check(core: &Core, ix: GroupIx, group: &VersionScheduler) -> Result<(), Broken> {
     let max_rows = group.version.max_rows;
     let Some(group) = group.work.batches() else { return Ok(()) };
     queued(group)?;

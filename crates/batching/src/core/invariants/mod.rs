@@ -9,7 +9,7 @@ use super::Core;
 use crate::{
     Ns,
     arbiter::Lane,
-    group::Group,
+    group::VersionScheduler,
     hold::hold,
     ids::{GroupIx, NOT_THEIR_TURN, RequestIx, SubQueueIx},
     ledger::{InFlightTask, Ledger, NEVER, Request, RequestState},
@@ -34,7 +34,7 @@ pub(crate) fn check(core: &Core) -> Result<(), Broken> {
     Ok(())
 }
 
-fn group_of(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+fn group_of(core: &Core, ix: GroupIx, group: &VersionScheduler) -> Result<(), Broken> {
     running(core, ix, group)?;
     counts(core, ix, group)?;
     sub_queues(core, group)?;
@@ -91,7 +91,7 @@ fn lanes(core: &Core) -> Result<(), Broken> {
 }
 
 /// A group counts its tasks in flight correctly and stays within its limit.
-fn running(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+fn running(core: &Core, ix: GroupIx, group: &VersionScheduler) -> Result<(), Broken> {
     let own = core.ledger.in_flight_tasks.iter().filter(|in_flight| in_flight.group == ix);
     let tasks: BTreeSet<_> = own.clone().map(|in_flight| in_flight.task).collect();
     let ends = own.filter(|in_flight| !in_flight.is_followed).count();
@@ -130,7 +130,7 @@ fn own(core: &Core, ix: GroupIx) -> impl Iterator<Item = (RequestIx, &Request)> 
     core.ledger.iter().filter(move |(_, request)| request.group == ix)
 }
 
-fn counts(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+fn counts(core: &Core, ix: GroupIx, group: &VersionScheduler) -> Result<(), Broken> {
     let live = own(core, ix).count();
     hold!(live == group.version.live, "it counts {} live requests of {live}", group.version.live);
     let queued = own(core, ix).filter(|(_, request)| matches!(request.state, RequestState::Queued { .. }));
@@ -156,7 +156,7 @@ fn counts(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
 
 /// Each queued request appears once, in its own sub-queue and level; those whose queue timeout has not passed are in
 /// arrival order.
-fn sub_queues(core: &Core, group: &Group) -> Result<(), Broken> {
+fn sub_queues(core: &Core, group: &VersionScheduler) -> Result<(), Broken> {
     let (mut seen, mut empty) = (0, 0);
     let Version { pending, sequences, .. } = &group.version;
     let Pending { sub_queues, by_key, order, .. } = pending;
@@ -207,7 +207,7 @@ fn sub_queue_of(ledger: &Ledger, at: SubQueueIx, sub_queue: &SubQueue, by_arriva
 
 /// Where targets are kept, every request that may board is indexed by its target, and every sub-queue by its first
 /// request.
-fn targets(core: &Core, group: &Group) -> Result<(), Broken> {
+fn targets(core: &Core, group: &VersionScheduler) -> Result<(), Broken> {
     let Version { pending, objective_ns, latest_starts, .. } = &group.version;
     let Some(targets) = &pending.targets else { return Ok(()) };
     let ready = pending.ready();
@@ -231,7 +231,7 @@ fn targets(core: &Core, group: &Group) -> Result<(), Broken> {
 }
 
 /// Where run times decide which lengths share a batch, every request with lengths that may board is indexed by them.
-fn lengths(core: &Core, group: &Group) -> Result<(), Broken> {
+fn lengths(core: &Core, group: &VersionScheduler) -> Result<(), Broken> {
     let pending = &group.version.pending;
     let Some(by_length) = &pending.by_length else { return Ok(()) };
     let waiting = pending.in_order().flat_map(|(_, sub_queue)| sub_queue.iter(&core.ledger));
@@ -247,7 +247,7 @@ fn lengths(core: &Core, group: &Group) -> Result<(), Broken> {
 
 /// Requests of a sequence take turns one after the other, state slots are counted correctly, and every idle sequence
 /// has a timer.
-fn sequences(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+fn sequences(core: &Core, ix: GroupIx, group: &VersionScheduler) -> Result<(), Broken> {
     let Some(sequences) = &group.version.sequences else { return Ok(()) };
     let is_ready = |request_ix: RequestIx| {
         let request = own(core, ix).find(|(own, _)| *own == request_ix).map(|(_, request)| request);
@@ -263,7 +263,7 @@ fn sequences(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
 }
 
 /// The requests in cells are exactly those that have boarded; queues and slots count their contents correctly.
-fn cells(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+fn cells(core: &Core, ix: GroupIx, group: &VersionScheduler) -> Result<(), Broken> {
     let Some(cellular) = group.work.cells() else { return Ok(()) };
     let aboard =
         own(core, ix).filter(|(_, request)| request.state == RequestState::Aboard).map(|(request_ix, _)| request_ix);
@@ -287,7 +287,7 @@ fn cells(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
 
 /// A reply held for order has an unfinished request before it; any other held reply waits for requests that it was
 /// merged with.
-fn order(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+fn order(core: &Core, ix: GroupIx, group: &VersionScheduler) -> Result<(), Broken> {
     let is_held = |request: &Request| matches!(request.state, RequestState::Held(_)) || request.unsent > 0;
     let Some(order) = &group.version.order else {
         let held = own(core, ix).any(|(_, request)| is_held(request));
@@ -312,7 +312,7 @@ fn order(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
 
 /// A group that could use an idle lane has one or waits for a time; while no lane is idle, it waits for a lane. A group
 /// with no running task can always launch the work it has.
-fn progress(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+fn progress(core: &Core, ix: GroupIx, group: &VersionScheduler) -> Result<(), Broken> {
     hold!(!group.is_drained(), "it is drained, but not gone");
     let (for_lane, due) = core.arbiter.waits(ix);
     hold!(!for_lane || core.arbiter.idle_lanes() == 0, "it waits for a lane while one is idle");

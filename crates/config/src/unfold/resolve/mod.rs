@@ -5,7 +5,7 @@ use std::cell::Cell;
 use bytes::Bytes;
 use paternoster_model::{
     DataType, ModelSpec, TensorSpec, element_count,
-    unfold::{CellSpec, Emit, NodeType, Nodes, Segment, Source, Start, Tensor, Unfolding, Which},
+    unfold::{CellSpec, Emit, EmitRange, NodeType, Nodes, Segment, Source, Start, Tensor, Unfolding},
 };
 
 use super::{CellPorts, Constant, SegmentRequest, SourceRequest, UnfoldRequest, answer};
@@ -79,7 +79,7 @@ fn with_answers(segment: &SegmentRequest, spec: &ModelSpec, cells: &[CellPorts])
         });
         let emit = |output: &TensorSpec| {
             let name = output.name.clone();
-            Emit { output: name.clone(), name, which: Which::Last }
+            Emit { output: name.clone(), name, which: EmitRange::Last }
         };
         let answers: Vec<Emit<String>> = answers.map(emit).collect();
         named.emits.extend(answers);

@@ -209,9 +209,9 @@ unfold:
     let stage = &resolved.segments[0];
     assert_eq!(stage.types[..], [NodeType { cell: 0, inputs: vec![Source::Whole(Tensor::Input(0))] }]);
     assert_eq!(stage.nodes, Nodes::Stage);
-    let left: Vec<(&str, Which)> =
+    let left: Vec<(&str, EmitRange)> =
         resolved.segments[0].emits.iter().map(|emit| (emit.name.as_str(), emit.which)).collect();
-    assert_eq!(left, [("features", Which::Last)], "nothing reads the other output");
+    assert_eq!(left, [("features", EmitRange::Last)], "nothing reads the other output");
     assert_eq!(resolved.outputs, [Emitted { segment: 1, emit: 0 }, Emitted { segment: 0, emit: 0 }]);
 
     let without = CellPorts { outputs: floats(&["other"]), ..conv.clone() };

@@ -1,9 +1,9 @@
-use paternoster_model::unfold::{Operator, Start, Which};
+use paternoster_model::unfold::{EmitRange, Operator, Start};
 use smallvec::smallvec;
 
 use super::*;
 
-fn emit(name: &str, output: &str, which: Which) -> Emit<String> {
+fn emit(name: &str, output: &str, which: EmitRange) -> Emit<String> {
     Emit { name: name.to_owned(), output: output.to_owned(), which }
 }
 
@@ -44,7 +44,7 @@ fn every_key_of_chain_and_decode_is_read() {
             ("h", carried("h_next", value(-0.5))),
             ("c", carried("c_next", value(0.0))),
         ]),
-        emits: vec![emit("all", "h_next", Which::All), emit("h", "h_next", Which::Last)],
+        emits: vec![emit("all", "h_next", EmitRange::All), emit("h", "h_next", EmitRange::Last)],
         emits_all: false,
         streams: false,
     };
@@ -63,7 +63,7 @@ fn every_key_of_chain_and_decode_is_read() {
             ("past", Source::Grown { output: "key".to_owned() }),
             ("past_words", Source::GrownLength),
         ]),
-        emits: vec![emit("tokens", "next", Which::All)],
+        emits: vec![emit("tokens", "next", EmitRange::All)],
         emits_all: false,
         streams: false,
     };
@@ -105,7 +105,7 @@ fn every_key_of_a_tree_is_read() {
             ("left", child(0, "h")),
             ("right", child(1, "h")),
         ]),
-        emits: vec![emit("all", "h", Which::All), emit("root", "h", Which::Last)],
+        emits: vec![emit("all", "h", EmitRange::All), emit("root", "h", EmitRange::Last)],
         emits_all: false,
         streams: false,
     };
@@ -128,7 +128,7 @@ fn a_stage_is_a_cell_that_runs_once() {
         cells: smallvec![0],
         nodes: Nodes::Stage,
         sources: BTreeMap::new(),
-        emits: vec![emit("features", "features", Which::Last)],
+        emits: vec![emit("features", "features", EmitRange::Last)],
         emits_all: true,
         streams: false,
     };
@@ -138,7 +138,7 @@ fn a_stage_is_a_cell_that_runs_once() {
         cells: smallvec![2],
         nodes: Nodes::Stage,
         sources: sources([("x", Source::Whole(emitted(1, 0)))]),
-        emits: vec![emit("logits", "y", Which::Last)],
+        emits: vec![emit("logits", "y", EmitRange::Last)],
         emits_all: false,
         streams: false,
     };

@@ -34,7 +34,8 @@ fn unfolding(is_told: bool, reversed: bool) -> Unfolding {
     let mut inputs = vec![Source::Step { of: Tensor::Input(0), reversed }, carried(1, 0)];
     inputs.extend(is_told.then_some(Source::Steps));
     let nodes = Nodes::Chain { steps: Expression::Length(0), chunks: true };
-    let emits = vec![emit("all", 0, Which::All), emit("last", 0, Which::Last), emit("state", 1, Which::Last)];
+    let emits =
+        vec![emit("all", 0, EmitRange::All), emit("last", 0, EmitRange::Last), emit("state", 1, EmitRange::Last)];
     Unfolding {
         cells: vec![chunk_cell(is_told)],
         segments: vec![segment("chain", steps(0, inputs, nodes), emits)],
@@ -48,8 +49,8 @@ fn tried(is_told: bool, reversed: bool) -> Tried {
     Tried::new(model(&[("tokens", &[-1])], 3), unfolding(is_told, reversed), &[row]).expect("it fits")
 }
 
-fn reply(journey: &Journey) -> Vec<Vec<i64>> {
-    journey.reply().expect("it has run").outputs.iter().map(|output| values(&output.data)).collect()
+fn reply(unfolded_state: &UnfoldedState) -> Vec<Vec<i64>> {
+    unfolded_state.reply().expect("it has run").outputs.iter().map(|output| values(&output.data)).collect()
 }
 
 #[test]
@@ -63,13 +64,13 @@ fn chunks_of_any_size_leave_what_single_steps_leave() {
             all.reverse();
         }
         for sizes in [&[5][..], &[1, 1, 1, 1, 1], &[2, 3], &[1, 4], &[3, 1, 1]] {
-            let journey = tried.journey(&[(&[5], &[1, 2, 3, 4, 5])]);
+            let unfolded_state = tried.unfolded_state(&[(&[5], &[1, 2, 3, 4, 5])]);
             let mut node = 0;
             for &size in sizes {
-                tried.chunks(0, &[(&journey, node, size)]).expect("it runs");
+                tried.chunks(0, &[(&unfolded_state, node, size)]).expect("it runs");
                 node += size;
             }
-            assert_eq!(reply(&journey), [all.clone(), vec![last], vec![last]], "{is_told} {reversed} {sizes:?}");
+            assert_eq!(reply(&unfolded_state), [all.clone(), vec![last], vec![last]], "{is_told} {reversed} {sizes:?}");
         }
     }
 }
@@ -78,11 +79,12 @@ fn chunks_of_any_size_leave_what_single_steps_leave() {
 fn rows_with_fewer_steps_share_a_run_if_the_program_is_told_how_many_they_are() {
     for (is_told, runs) in [(true, vec![3]), (false, vec![1, 2])] {
         let tried = tried(is_told, false);
-        let journeys = [&[1, 2, 3][..], &[4, 5], &[6, 7]].map(|own| tried.journey(&[(&[own.len() as i64], own)]));
-        let [one, two, three] = &journeys;
+        let unfolded_states =
+            [&[1, 2, 3][..], &[4, 5], &[6, 7]].map(|own| tried.unfolded_state(&[(&[own.len() as i64], own)]));
+        let [one, two, three] = &unfolded_states;
         tried.chunks(0, &[(one, 0, 3), (two, 0, 2), (three, 0, 2)]).expect("they run");
         assert_eq!(*tried.rows[0].runs.lock(), runs);
-        let last = journeys.iter().map(|journey| reply(journey)[1][0]);
+        let last = unfolded_states.iter().map(|unfolded_state| reply(unfolded_state)[1][0]);
         assert_eq!(last.collect::<Vec<i64>>(), [123, 45, 67]);
         assert_eq!(reply(two)[0], [4, 45], "cut back to its own steps");
     }
@@ -99,12 +101,12 @@ fn a_request_alone_runs_its_first_step_and_then_all_others() {
 #[test]
 fn a_task_with_more_steps_than_are_left_is_refused() {
     let tried = tried(true, false);
-    let journey = tried.journey(&[(&[3], &[1, 2, 3])]);
-    let refused = tried.chunks(0, &[(&journey, 1, 3)]).expect_err("there are two");
+    let unfolded_state = tried.unfolded_state(&[(&[3], &[1, 2, 3])]);
+    let refused = tried.chunks(0, &[(&unfolded_state, 1, 3)]).expect_err("there are two");
     assert_eq!(refused, "cell 'step': a task has 3 steps of a request from node 1 on, expected 1 to 2");
     let single = digit_chain(false);
-    let journey = single.journey(&[(&[3], &[1, 2, 3])]);
-    let refused = single.chunks(0, &[(&journey, 0, 2)]).expect_err("it runs one at a time");
+    let unfolded_state = single.unfolded_state(&[(&[3], &[1, 2, 3])]);
+    let refused = single.chunks(0, &[(&unfolded_state, 0, 2)]).expect_err("it runs one at a time");
     assert_eq!(refused, "cell 'step': a task has 2 steps of a request from node 0 on, expected 1 to 1");
 }
 
@@ -112,7 +114,7 @@ fn a_task_with_more_steps_than_are_left_is_refused() {
 fn a_chunk_that_leaves_too_much_fails_its_request_alone() {
     let tried = Tried { buffers: BufferPool::with_output_limit(0, 40), ..tried(true, false) };
     let [long, one, two] =
-        [&[1, 2, 3, 4, 5, 6][..], &[7], &[8]].map(|own| tried.journey(&[(&[own.len() as i64], own)]));
+        [&[1, 2, 3, 4, 5, 6][..], &[7], &[8]].map(|own| tried.unfolded_state(&[(&[own.len() as i64], own)]));
     assert_eq!(tried.chunks(0, &[(&long, 0, 4)]), Ok(vec![Next::On]));
     assert_eq!(tried.chunks(0, &[(&long, 4, 1), (&one, 0, 1)]), Ok(vec![Next::On; 2]));
     assert_eq!(tried.chunks(0, &[(&long, 5, 1), (&two, 0, 1)]), Ok(vec![Next::Failed, Next::On]), "six of 8 bytes");
@@ -126,9 +128,9 @@ fn each_chunk_of_a_stream_answers_for_its_steps() {
         let mut spec = model(&[("tokens", &[-1])], 3);
         spec.decoupled = true;
         let tried = Tried::new(spec, unfolding, &[all_digits]).expect("it fits");
-        let journey = tried.journey(&[(&[3], &[1, 2, 3])]);
+        let unfolded_state = tried.unfolded_state(&[(&[3], &[1, 2, 3])]);
         for ((node, size), expected) in [(0, 2), (2, 1)].into_iter().zip(expected) {
-            let nodes = [(&journey, node, size)];
+            let nodes = [(&unfolded_state, node, size)];
             let (programs, buffers, stop) = (&tried.programs, &tried.buffers, &StopSignal::default());
             let ran = CellTask { programs, cell: 0, nodes: &nodes, buffers, stop }.run().expect("it runs");
             let (_, Response { outputs }) = &ran.outputs.as_ref().expect("they are there at once").streamed[0];
@@ -160,7 +162,7 @@ fn a_segment_whose_program_does_not_fit_is_refused() {
          varies"
     );
     assert_eq!(
-        refusal(&|unfolding| unfolding.segments[0].emits[2].which = Which::All),
+        refusal(&|unfolding| unfolding.segments[0].emits[2].which = EmitRange::All),
         "segment 'chain': output 'h_next' is carried, so that a run of several steps has only the last of its values: \
          expected last(h_next)"
     );

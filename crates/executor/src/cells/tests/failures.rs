@@ -6,7 +6,7 @@ use super::*;
 fn nodes_of_a_failed_task_run_again_from_what_was_there_before() {
     // Steps with different numbers run separately: the first run of the second task succeeds.
     let tried = grow::growing(false, false);
-    let (good, bad) = (tried.journey(&[(&[3], &[1, 2, 3])]), tried.journey(&[(&[1], &[NO_TOKEN])]));
+    let (good, bad) = (tried.unfolded_state(&[(&[3], &[1, 2, 3])]), tried.unfolded_state(&[(&[1], &[NO_TOKEN])]));
     tried.task(0, &[(&good, 0)]).expect("it runs");
     let failure = tried.task(0, &[(&good, 1), (&bad, 0)]).expect_err("one is bad");
     assert_eq!(failure, "cell 'step': there is no token 1000000000");

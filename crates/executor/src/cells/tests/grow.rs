@@ -23,10 +23,10 @@ fn unfolding(has_length: bool, reversed: bool) -> Unfolding {
         sources.push(Source::GrownLength);
     }
     let emits = vec![
-        emit("digits", 1, Which::All),
-        emit("read", 2, Which::All),
-        emit("own", 0, Which::All),
-        emit("last", 0, Which::Last),
+        emit("digits", 1, EmitRange::All),
+        emit("read", 2, EmitRange::All),
+        emit("own", 0, EmitRange::All),
+        emit("last", 0, EmitRange::Last),
     ];
     Unfolding {
         cells: vec![cell("step", &inputs, &["own", "digits", "read"])],
@@ -44,8 +44,8 @@ pub(super) fn growing(has_length: bool, reversed: bool) -> Tried {
 }
 
 /// Returns the outputs of a request that has run.
-pub(super) fn left(journey: &Journey) -> Vec<Vec<i64>> {
-    let outputs = journey.reply().expect("it has run").outputs;
+pub(super) fn left(unfolded_state: &UnfoldedState) -> Vec<Vec<i64>> {
+    let outputs = unfolded_state.reply().expect("it has run").outputs;
     outputs.iter().map(|output| values(&output.data)).collect()
 }
 
@@ -77,7 +77,7 @@ fn a_loop_reads_its_own_tokens() {
     let nodes = Nodes::Decode { max_steps: Expression::Number(10), until: Some((0, 32)), expected_steps: None };
     let unfolding = Unfolding {
         cells: vec![cell("next", &[("seen", &[-1, 1])], &["next"])],
-        segments: vec![segment("decode", steps(0, sources, nodes), vec![emit("tokens", 0, Which::All)])],
+        segments: vec![segment("decode", steps(0, sources, nodes), vec![emit("tokens", 0, EmitRange::All)])],
         outputs: vec![emitted(0, 0)],
         limits: Vec::new(),
     };
@@ -91,19 +91,20 @@ fn steps_of_unlike_numbers_share_a_run_where_the_cell_is_told_them_and_else_run_
     let apart = (vec![1, 1, 2, 1, 1, 1, 1], [vec![0, 1, 2, 3], vec![0, 1], vec![0, 1]]);
     for (has_length, (runs, read)) in [(true, shared), (false, apart)] {
         let tried = growing(has_length, false);
-        let journeys = [&[1, 2, 3, 4][..], &[5, 6], &[7, 8]].map(|x| tried.journey(&[(&[x.len() as i64], x)]));
-        let [long, one, two] = &journeys;
-        let tasks: [&[(&Journey, u32)]; 5] =
+        let unfolded_states =
+            [&[1, 2, 3, 4][..], &[5, 6], &[7, 8]].map(|x| tried.unfolded_state(&[(&[x.len() as i64], x)]));
+        let [long, one, two] = &unfolded_states;
+        let tasks: [&[(&UnfoldedState, u32)]; 5] =
             [&[(long, 0)], &[(long, 1)], &[(one, 0), (long, 2), (two, 0)], &[(one, 1), (long, 3)], &[(two, 1)]];
         for nodes in tasks {
             tried.task(0, nodes).expect("it runs");
         }
         assert_eq!(*tried.rows[0].runs.lock(), runs);
         assert_eq!(
-            journeys.each_ref().map(|journey| left(journey)[0].clone()),
+            unfolded_states.each_ref().map(|unfolded_state| left(unfolded_state)[0].clone()),
             [vec![1, 12, 123, 1234], vec![5, 56], vec![7, 78]]
         );
-        assert_eq!(journeys.each_ref().map(|journey| left(journey)[1].clone()), read);
+        assert_eq!(unfolded_states.each_ref().map(|unfolded_state| left(unfolded_state)[1].clone()), read);
     }
 }
 
@@ -113,8 +114,8 @@ fn the_length_of_what_is_held_says_nothing_about_what_grows() {
     unfolding.segments[0].types[0].inputs[2] = Source::Length(Tensor::Input(0));
     let count_all: Row = |inputs| vec![vec![inputs[0][0]], vec![inputs[2][0]], vec![inputs[1].len() as i64]];
     let tried = Tried::new(model(&[("tokens", &[-1])], 4), unfolding, &[count_all]).expect("it fits");
-    let journeys = [&[1, 2][..], &[3, 4, 5]].map(|x| tried.journey(&[(&[x.len() as i64], x)]));
-    let [short, long] = &journeys;
+    let unfolded_states = [&[1, 2][..], &[3, 4, 5]].map(|x| tried.unfolded_state(&[(&[x.len() as i64], x)]));
+    let [short, long] = &unfolded_states;
     tried.task(0, &[(long, 0)]).expect("it runs");
     tried.task(0, &[(short, 0), (long, 1)]).expect("it runs");
     tried.task(0, &[(short, 1), (long, 2)]).expect("it runs");
@@ -126,12 +127,12 @@ fn the_length_of_what_is_held_says_nothing_about_what_grows() {
 fn what_has_been_left_is_not_copied_again_at_each_step() {
     let tried = growing(false, false);
     let tokens: Vec<i64> = (0..200).map(|token| token % 10).collect();
-    let journey = tried.journey(&[(&[200], &tokens)]);
+    let unfolded_state = tried.unfolded_state(&[(&[200], &tokens)]);
     let mut moves = 0;
     let mut at = None;
     for node in 0..200 {
-        tried.task(0, &[(&journey, node)]).expect("it runs");
-        let data = journey.steps(0, 0).expect("it has steps");
+        tried.task(0, &[(&unfolded_state, node)]).expect("it runs");
+        let data = unfolded_state.steps(0, 0).expect("it has steps");
         assert_eq!(data.len(), 8 * (node as usize + 1));
         moves += u32::from(at != Some(data.as_ptr()));
         at = Some(data.as_ptr());
@@ -142,9 +143,9 @@ fn what_has_been_left_is_not_copied_again_at_each_step() {
 #[test]
 fn steps_that_have_not_run_are_missed() {
     let tried = growing(true, false);
-    let journey = tried.journey(&[(&[3], &[1, 2, 3])]);
-    tried.task(0, &[(&journey, 0)]).expect("it runs");
-    let nodes = [(&journey, 2, 1)];
+    let unfolded_state = tried.unfolded_state(&[(&[3], &[1, 2, 3])]);
+    tried.task(0, &[(&unfolded_state, 0)]).expect("it runs");
+    let nodes = [(&unfolded_state, 2, 1)];
     let ran = CellTask {
         programs: &tried.programs,
         cell: 0,
@@ -196,12 +197,12 @@ proptest! {
         has_length in any::<bool>(),
     ) {
         let tried = growing(has_length, false);
-        let journeys: Vec<Journey> = tokens.iter().map(|own| tried.journey(&[(&[own.len() as i64], own)])).collect();
-        let mut ran = vec![0; journeys.len()];
+        let unfolded_states: Vec<UnfoldedState> = tokens.iter().map(|own| tried.unfolded_state(&[(&[own.len() as i64], own)])).collect();
+        let mut ran = vec![0; unfolded_states.len()];
         let mut picks = picks.iter().cycle();
         loop {
             let is_open = |request: &usize| ran[*request] < tokens[*request].len();
-            let open: Vec<usize> = (0..journeys.len()).filter(is_open).collect();
+            let open: Vec<usize> = (0..unfolded_states.len()).filter(is_open).collect();
             if open.is_empty() {
                 break;
             }
@@ -212,14 +213,14 @@ proptest! {
             }
             let turned = usize::from(pick) % nodes.len();
             nodes.rotate_left(turned);
-            let node = |&request: &usize| (&journeys[request], ran[request] as u32);
-            let task: Vec<(&Journey, u32)> = nodes.iter().map(node).collect();
+            let node = |&request: &usize| (&unfolded_states[request], ran[request] as u32);
+            let task: Vec<(&UnfoldedState, u32)> = nodes.iter().map(node).collect();
             tried.task(0, &task).map_err(TestCaseError::fail)?;
             nodes.iter().for_each(|&request| ran[request] += 1);
         }
-        for (own, journey) in tokens.iter().zip(&journeys) {
+        for (own, unfolded_state) in tokens.iter().zip(&unfolded_states) {
             let digits = own.iter().scan(0_i64, |digits, x| { *digits = digits.wrapping_mul(10) + x; Some(*digits) });
-            let outputs = left(journey);
+            let outputs = left(unfolded_state);
             prop_assert_eq!(&outputs[0], &digits.collect::<Vec<_>>());
             prop_assert_eq!(&outputs[2], own);
         }

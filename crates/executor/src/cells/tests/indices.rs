@@ -53,7 +53,7 @@ fn rows_that_a_loop_may_leave_out_are_not_checked() {
         segments: vec![segment(
             "loop",
             steps(0, vec![row_of_input(0), carried(0, 0)], most),
-            vec![emit("last", 0, Which::Last)],
+            vec![emit("last", 0, EmitRange::Last)],
         )],
         outputs: vec![emitted(0, 0)],
         limits: Vec::new(),

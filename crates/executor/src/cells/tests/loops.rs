@@ -8,7 +8,7 @@ fn what_ran_beyond_the_end_of_a_loop_is_neither_kept_nor_streamed() {
     let cell = cell("step", &[("h", &[1])], &["h_next"]);
     let max_steps = Expression::Number(9);
     let nodes = steps(0, vec![carried(0, 0)], Nodes::Decode { max_steps, until: Some((0, 3)), expected_steps: None });
-    let emits = vec![emit("y0", 0, Which::All), emit("y1", 0, Which::Last)];
+    let emits = vec![emit("y0", 0, EmitRange::All), emit("y1", 0, EmitRange::Last)];
     let mut digits = segment("digits", nodes, emits);
     digits.streams = true;
     let unfolding = Unfolding {
@@ -19,10 +19,10 @@ fn what_ran_beyond_the_end_of_a_loop_is_neither_kept_nor_streamed() {
     };
     let tried =
         Tried::new(model(&[("x", &[-1])], 2), unfolding, &[|inputs| vec![vec![inputs[0][0] + 1]]]).expect("it fits");
-    let journey = tried.journey(&[(&[1], &[1])]);
+    let unfolded_state = tried.unfolded_state(&[(&[1], &[1])]);
     let mut streamed = Vec::new();
     for node in 0..5 {
-        let nodes = [(&journey, node, 1)];
+        let nodes = [(&unfolded_state, node, 1)];
         let ran = CellTask {
             programs: &tried.programs,
             cell: 0,
@@ -42,7 +42,7 @@ fn what_ran_beyond_the_end_of_a_loop_is_neither_kept_nor_streamed() {
         );
     }
     assert_eq!(streamed, [1, 2, 3]);
-    let outputs = journey.reply().expect("it has ended").outputs;
+    let outputs = unfolded_state.reply().expect("it has ended").outputs;
     assert_eq!(values(&outputs[0].data), [1, 2, 3]);
     assert_eq!(values(&outputs[1].data), [3]);
 }

@@ -21,9 +21,9 @@ fn kept(tried: &Tried, count: i64) -> usize {
     let states = StateBudget::new(&Budget::of(1 << 30));
     let bytes = planned(tried, count);
     let memory = states.memory(Reservation::none(states.pending()), bytes).expect("it can fit");
-    let journey = tried.journey(&[(&[count], &tokens(count))]).with_memory(Some(Arc::clone(&memory)));
+    let unfolded_state = tried.unfolded_state(&[(&[count], &tokens(count))]).with_memory(Some(Arc::clone(&memory)));
     for node in 0..count as u32 {
-        tried.task(0, &[(&journey, node)]).expect("it runs");
+        tried.task(0, &[(&unfolded_state, node)]).expect("it runs");
         assert!(memory.kept() <= bytes.kept, "{} of {bytes:?} after step {node}", memory.kept());
     }
     assert_eq!(states.pending().used(), 0, "nothing beyond the plan");
@@ -49,12 +49,12 @@ fn a_value_without_memory_fails_its_request() {
     let states = StateBudget::new(&Budget::of(100));
     let none = StateBytes { kept: 0, run: 0 };
     let memory = states.memory(Reservation::none(states.pending()), none).expect("it can fit");
-    let journey = tried.journey(&[(&[3], &tokens(3))]).with_memory(Some(memory));
+    let unfolded_state = tried.unfolded_state(&[(&[3], &tokens(3))]).with_memory(Some(memory));
     // Three values of eight bytes a step, each with room for two from the first on.
     for node in [0, 1] {
-        assert_eq!(tried.task(0, &[(&journey, node)]), Ok(vec![Next::On]));
+        assert_eq!(tried.task(0, &[(&unfolded_state, node)]), Ok(vec![Next::On]));
     }
-    assert_eq!(journey.lacking(), None);
-    assert_eq!(tried.task(0, &[(&journey, 2)]), Ok(vec![Next::Failed]));
-    assert_eq!(journey.lacking().map(|full| full.capacity), Some(50));
+    assert_eq!(unfolded_state.lacking(), None);
+    assert_eq!(tried.task(0, &[(&unfolded_state, 2)]), Ok(vec![Next::Failed]));
+    assert_eq!(unfolded_state.lacking().map(|full| full.capacity), Some(50));
 }

@@ -33,7 +33,9 @@ use paternoster_device::BufferPool;
 use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, StopSignal};
 use paternoster_model::{
     DataType, Dims, TensorSpec,
-    unfold::{CellSpec, Emit, Emitted, Expression, NodeType, Nodes, Segment, Source, Start, Tensor, Unfolding, Which},
+    unfold::{
+        CellSpec, Emit, EmitRange, Emitted, Expression, NodeType, Nodes, Segment, Source, Start, Tensor, Unfolding,
+    },
 };
 use stages::stage;
 use trees::{same, tree, two_left_and_right};
@@ -104,7 +106,7 @@ fn cell(name: &str, inputs: &[(&str, &[i64])], outputs: &[&str]) -> CellSpec {
     CellSpec { name: name.to_owned(), inputs, outputs, max_rows: 8, min_followup: 1, priority: 1 }
 }
 
-fn emit(name: &str, output: usize, which: Which) -> Emit {
+fn emit(name: &str, output: usize, which: EmitRange) -> Emit {
     Emit { name: name.to_owned(), output, which }
 }
 
@@ -186,20 +188,21 @@ impl Tried {
         Ok(outputs.map(|output| (output.shape[1..].to_vec(), values(&output.data))).collect())
     }
 
-    fn journey(&self, given: &[(&[i64], &[i64])]) -> Journey {
+    fn unfolded_state(&self, given: &[(&[i64], &[i64])]) -> UnfoldedState {
         let inputs = self.inputs(given);
         let graph = unfold(&self.programs, &self.spec, 1, &inputs, None).expect("it unfolds");
         let payload = Payload { rows: 1, lengths: Default::default(), inputs, on_card: None, backlog: None };
-        Journey::new(&self.programs, true, Arc::new(payload), &graph, None)
+        UnfoldedState::new(&self.programs, true, Arc::new(payload), &graph, None)
     }
 
-    fn task(&self, cell: usize, nodes: &[(&Journey, u32)]) -> Result<Vec<Next>, String> {
-        let nodes: Vec<(&Journey, u32, u32)> = nodes.iter().map(|&(journey, node)| (journey, node, 1)).collect();
+    fn task(&self, cell: usize, nodes: &[(&UnfoldedState, u32)]) -> Result<Vec<Next>, String> {
+        let nodes: Vec<(&UnfoldedState, u32, u32)> =
+            nodes.iter().map(|&(unfolded_state, node)| (unfolded_state, node, 1)).collect();
         self.chunks(cell, &nodes)
     }
 
     /// Runs a task whose rows run several steps each.
-    fn chunks(&self, cell: usize, nodes: &[(&Journey, u32, u32)]) -> Result<Vec<Next>, String> {
+    fn chunks(&self, cell: usize, nodes: &[(&UnfoldedState, u32, u32)]) -> Result<Vec<Next>, String> {
         let ran =
             CellTask { programs: &self.programs, cell, nodes, buffers: &self.buffers, stop: &StopSignal::default() }
                 .run()?;
@@ -223,7 +226,7 @@ fn chain(reversed: bool) -> Typed {
 }
 
 fn digit_chain(reversed: bool) -> Tried {
-    let emits = vec![emit("last", 0, Which::Last), emit("all", 0, Which::All)];
+    let emits = vec![emit("last", 0, EmitRange::Last), emit("all", 0, EmitRange::All)];
     let unfolding = Unfolding {
         cells: vec![digit_cell()],
         segments: vec![segment("chain", chain(reversed), emits)],
@@ -242,12 +245,14 @@ fn a_chain_carries_its_state_and_leaves_the_last_or_all_of_it() {
 #[test]
 fn a_request_whose_steps_leave_too_much_fails_alone() {
     let tried = Tried { buffers: BufferPool::with_output_limit(0, 16), ..digit_chain(false) };
-    let journeys = [&[1, 2, 3][..], &[4, 5]].map(|tokens| tried.journey(&[(&[tokens.len() as i64], tokens)]));
+    let unfolded_states =
+        [&[1, 2, 3][..], &[4, 5]].map(|tokens| tried.unfolded_state(&[(&[tokens.len() as i64], tokens)]));
     for step in 0..2 {
-        let nodes: Vec<(&Journey, u32)> = journeys.iter().map(|journey| (journey, step)).collect();
+        let nodes: Vec<(&UnfoldedState, u32)> =
+            unfolded_states.iter().map(|unfolded_state| (unfolded_state, step)).collect();
         assert_eq!(tried.task(0, &nodes), Ok(vec![Next::On; 2]), "two rows of 8 bytes");
     }
-    let [long, short] = &journeys;
+    let [long, short] = &unfolded_states;
     assert_eq!(tried.task(0, &[(long, 2)]), Ok(vec![Next::Failed]), "a third is too much");
     assert_eq!(values(&short.reply().expect("it has run").outputs[0].data), [45]);
     let reason = tried.alone(&[(&[3], &[1, 2, 3])]).expect_err("as before");
@@ -259,10 +264,10 @@ fn what_is_left_can_be_read_in_any_order_and_again() {
     for order in [[0, 1, 0], [1, 0, 1]] {
         for tried in [(digit_chain(false), vec![123]), (digit_chain(true), vec![321])] {
             let (tried, last) = tried;
-            let journey = tried.journey(&[(&[3], &[1, 2, 3])]);
-            (0..3).for_each(|node| drop(tried.task(0, &[(&journey, node)]).expect("it runs")));
+            let unfolded_state = tried.unfolded_state(&[(&[3], &[1, 2, 3])]);
+            (0..3).for_each(|node| drop(tried.task(0, &[(&unfolded_state, node)]).expect("it runs")));
             for emit in order {
-                let (dims, data) = journey.emitted(emitted(0, emit)).expect("it has run");
+                let (dims, data) = unfolded_state.emitted(emitted(0, emit)).expect("it has run");
                 let expected = if emit == 0 { (vec![1], 1) } else { (vec![3, 1], 3) };
                 assert_eq!((dims.to_vec(), values(&data).len()), expected);
                 assert!(emit == 1 || values(&data) == last);
@@ -270,10 +275,10 @@ fn what_is_left_can_be_read_in_any_order_and_again() {
         }
     }
     let tree = tree();
-    let journey = tree.journey(&[(&[1], &[5]), (&[1, 2], &[-1, -1])]);
-    tree.task(0, &[(&journey, 0)]).expect("it runs");
+    let unfolded_state = tree.unfolded_state(&[(&[1], &[5]), (&[1, 2], &[-1, -1])]);
+    tree.task(0, &[(&unfolded_state, 0)]).expect("it runs");
     for emit in [1, 0, 1] {
-        assert_eq!(values(&journey.emitted(emitted(0, emit)).expect("it has run").1), [5]);
+        assert_eq!(values(&unfolded_state.emitted(emitted(0, emit)).expect("it has run").1), [5]);
     }
 }
 
@@ -286,11 +291,11 @@ fn a_reversed_chain_begins_at_the_end_and_leaves_its_states_in_the_order_of_the_
 #[test]
 fn rows_of_a_task_are_their_own_requests_whatever_their_steps() {
     let tried = digit_chain(false);
-    let (one, two) = (tried.journey(&[(&[2], &[1, 2])]), tried.journey(&[(&[3], &[7, 8, 9])]));
+    let (one, two) = (tried.unfolded_state(&[(&[2], &[1, 2])]), tried.unfolded_state(&[(&[3], &[7, 8, 9])]));
     tried.task(0, &[(&two, 0)]).expect("it runs");
     tried.task(0, &[(&one, 0), (&two, 1)]).expect("it runs");
     tried.task(0, &[(&two, 2), (&one, 1)]).expect("it runs");
-    let last = |journey: &Journey| values(&journey.reply().expect("it has run").outputs[0].data);
+    let last = |unfolded_state: &UnfoldedState| values(&unfolded_state.reply().expect("it has run").outputs[0].data);
     assert_eq!((last(&one), last(&two)), (vec![12], vec![789]));
     assert_eq!(*tried.rows[0].runs.lock(), [1, 2, 2]);
 }
@@ -298,9 +303,9 @@ fn rows_of_a_task_are_their_own_requests_whatever_their_steps() {
 #[test]
 fn a_node_without_what_it_reads_fails_alone() {
     let tried = digit_chain(false);
-    let journey = tried.journey(&[(&[2], &[1, 2])]);
-    let other = tried.journey(&[(&[1], &[7])]);
-    let nodes = [(&journey, 1, 1), (&other, 0, 1)];
+    let unfolded_state = tried.unfolded_state(&[(&[2], &[1, 2])]);
+    let other = tried.unfolded_state(&[(&[1], &[7])]);
+    let nodes = [(&unfolded_state, 1, 1), (&other, 0, 1)];
     let ran = CellTask {
         programs: &tried.programs,
         cell: 0,
@@ -314,8 +319,8 @@ fn a_node_without_what_it_reads_fails_alone() {
     assert_eq!(ran.failures.len(), 1);
     assert_eq!(ran.failures[0].reason, "cell 'step': input 'h': the step before has left nothing");
     assert_eq!(values(&other.reply().expect("it has run").outputs[0].data), [7]);
-    assert_eq!(tried.task(0, &[(&journey, 2)]).expect_err("two nodes"), "cell 'step': a request has no node 2");
-    let unready = journey.reply().expect_err("it has not run");
+    assert_eq!(tried.task(0, &[(&unfolded_state, 2)]).expect_err("two nodes"), "cell 'step': a request has no node 2");
+    let unready = unfolded_state.reply().expect_err("it has not run");
     assert_eq!(unready, "'chain.last' is not there");
 }
 
@@ -333,8 +338,8 @@ fn decoder(streams: bool) -> Result<Tried, String> {
     let unfolding = Unfolding {
         cells: vec![digit_cell(), cell("next", &[("token", &[1])], &["next"])],
         segments: vec![
-            segment("chain", chain(false), vec![emit("last", 0, Which::Last)]),
-            Segment { streams, ..segment("decode", decode, vec![emit("tokens", 0, Which::All)]) },
+            segment("chain", chain(false), vec![emit("last", 0, EmitRange::Last)]),
+            Segment { streams, ..segment("decode", decode, vec![emit("tokens", 0, EmitRange::All)]) },
         ],
         outputs: vec![emitted(1, 0)],
         limits: Vec::new(),
@@ -354,11 +359,11 @@ fn a_loop_feeds_back_until_its_end_or_its_most_steps() {
 #[test]
 fn each_step_of_a_stream_answers_for_itself() {
     let tried = decoder(true).expect("it fits");
-    let journey = tried.journey(&[(&[1], &[3])]);
-    tried.task(0, &[(&journey, 0)]).expect("it runs");
+    let unfolded_state = tried.unfolded_state(&[(&[1], &[3])]);
+    tried.task(0, &[(&unfolded_state, 0)]).expect("it runs");
     let mut streamed = Vec::new();
     for node in 1..3 {
-        let nodes = [(&journey, node, 1)];
+        let nodes = [(&unfolded_state, node, 1)];
         let ran = CellTask {
             programs: &tried.programs,
             cell: 1,

@@ -22,7 +22,7 @@ fn digits_of_a_sequence() -> Tried {
     let one: &[i64] = &[1];
     let cell =
         cell("step", &[("x", &[]), ("h", one), ("s", one), ("e", one), ("r", one), ("id", one)], &["h_next", "flags"]);
-    let emits = vec![emit("y0", 0, Which::Last), emit("y1", 1, Which::Last)];
+    let emits = vec![emit("y0", 0, EmitRange::Last), emit("y1", 1, EmitRange::Last)];
     let segments = vec![segment("digits", steps(0, sources, over_tokens()), emits)];
     let unfolding =
         Unfolding { cells: vec![cell], segments, outputs: vec![emitted(0, 0), emitted(0, 1)], limits: Vec::new() };
@@ -46,15 +46,15 @@ fn a_sequence_reads_what_its_last_completed_request_left_and_no_other_does() {
         let inputs = tried.inputs(&[(&[digits.len() as i64], digits)]);
         let graph = unfold(&tried.programs, &tried.spec, 1, &inputs, Some(&place)).expect("it unfolds");
         let payload = Payload { rows: 1, lengths: Default::default(), inputs, on_card: None, backlog: None };
-        let journey = Journey::new(&tried.programs, true, Arc::new(payload), &graph, Some(place));
-        journey.join(Arc::clone(&states[sequence]));
+        let unfolded_state = UnfoldedState::new(&tried.programs, true, Arc::new(payload), &graph, Some(place));
+        unfolded_state.join(Arc::clone(&states[sequence]));
         for node in 0..digits.len() as u32 {
-            tried.task(0, &[(&journey, node)]).expect("it runs");
+            tried.task(0, &[(&unfolded_state, node)]).expect("it runs");
         }
         if completes {
-            journey.commit().expect("there is room");
+            unfolded_state.commit().expect("there is room");
         }
-        let outputs = journey.reply().expect("it has run").outputs;
+        let outputs = unfolded_state.reply().expect("it has run").outputs;
         (values(&outputs[0].data)[0], values(&outputs[1].data)[0])
     };
     assert_eq!(run(0, &[1, 2], in_sequence(7, true, false), true), (912, 7101), "the state begins with 9");

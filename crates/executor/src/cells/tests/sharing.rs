@@ -13,7 +13,7 @@ use crate::{InferRequest, ModelHandle, Pool, PoolOptions};
 fn version(reversed: bool, program: Arc<dyn Program>) -> (ModelSpec, CellPrograms) {
     let unfolding = Unfolding {
         cells: vec![digit_cell()],
-        segments: vec![segment("chain", chain(reversed), vec![emit("last", 0, Which::Last)])],
+        segments: vec![segment("chain", chain(reversed), vec![emit("last", 0, EmitRange::Last)])],
         outputs: vec![emitted(0, 0)],
         limits: Vec::new(),
     };
@@ -32,10 +32,10 @@ fn a_run_has_rows_of_several_versions_each_of_which_keeps_its_own() {
     let forth = Tried { rows: vec![Arc::clone(&program)], ..digit_chain(false) };
     let (spec, programs) = version(true, rows(digits));
     let back = Tried { spec, programs: Arc::new(programs), rows: Vec::new(), buffers: BufferPool::new(0) };
-    let (one, two) = (forth.journey(&[(&[2], &[1, 2])]), back.journey(&[(&[2], &[3, 4])]));
+    let (one, two) = (forth.unfolded_state(&[(&[2], &[1, 2])]), back.unfolded_state(&[(&[2], &[3, 4])]));
     forth.task(0, &[(&one, 0), (&two, 0)]).expect("it runs");
     back.task(0, &[(&two, 1), (&one, 1)]).expect("it runs");
-    let last = |journey: &Journey| values(&journey.reply().expect("it has run").outputs[0].data);
+    let last = |unfolded_state: &UnfoldedState| values(&unfolded_state.reply().expect("it has run").outputs[0].data);
     assert_eq!((last(&one), last(&two)), (vec![12], vec![43]));
 }
 
@@ -44,8 +44,8 @@ fn nodes_of_other_programs_or_shapes_are_refused() {
     let forth = digit_chain(false);
     let (spec, programs) = version(false, rows(|inputs| vec![inputs[1].clone()]));
     let other = Tried { spec, programs: Arc::new(programs), rows: Vec::new(), buffers: BufferPool::new(0) };
-    let journey = other.journey(&[(&[2], &[3, 4])]);
-    assert_eq!(forth.task(0, &[(&journey, 0)]), Err("cell 'step': node 0 of a request is of cell 0".to_owned()));
+    let unfolded_state = other.unfolded_state(&[(&[2], &[3, 4])]);
+    assert_eq!(forth.task(0, &[(&unfolded_state, 0)]), Err("cell 'step': node 0 of a request is of cell 0".to_owned()));
     let kind = |tried: &Tried| tried.programs.knobs().0[0].kind;
     assert!(kind(&forth).is_some() && kind(&other).is_some());
     assert_ne!(kind(&forth), kind(&other), "of another origin");
@@ -120,7 +120,7 @@ fn versions_on_a_pool_share_tasks_and_count_their_own_rows() {
 
 /// Creates a version whose requests run their digits through one cell, then through another one with the same program.
 fn twice(program: &Arc<dyn Program>) -> (ModelSpec, CellPrograms) {
-    let emit_last = || vec![emit("last", 0, Which::Last)];
+    let emit_last = || vec![emit("last", 0, EmitRange::Last)];
     let again = CellSpec { name: "again".to_owned(), ..digit_cell() };
     let mut over_again = chain(false);
     over_again.0[0].cell = 1;

@@ -17,7 +17,7 @@ pub(super) fn stage(pads: bool) -> Tried {
     }
     let unfolding = Unfolding {
         cells: vec![cell("sum", &inputs, &["y"])],
-        segments: vec![segment("stage", steps(0, sources, Nodes::Stage), vec![emit("y", 0, Which::Last)])],
+        segments: vec![segment("stage", steps(0, sources, Nodes::Stage), vec![emit("y", 0, EmitRange::Last)])],
         outputs: vec![emitted(0, 0)],
         limits: Vec::new(),
     };
@@ -28,11 +28,14 @@ pub(super) fn stage(pads: bool) -> Tried {
 fn nodes_of_other_lengths_share_a_run_where_the_cell_is_told_them_and_else_run_apart() {
     for (pads, runs) in [(true, vec![3]), (false, vec![2, 1])] {
         let tried = stage(pads);
-        let journeys = [&[1, 2][..], &[3, 4, 5], &[6, 7]].map(|x| tried.journey(&[(&[x.len() as i64], x)]));
-        let nodes: Vec<(&Journey, u32)> = journeys.iter().map(|journey| (journey, 0)).collect();
+        let unfolded_states =
+            [&[1, 2][..], &[3, 4, 5], &[6, 7]].map(|x| tried.unfolded_state(&[(&[x.len() as i64], x)]));
+        let nodes: Vec<(&UnfoldedState, u32)> =
+            unfolded_states.iter().map(|unfolded_state| (unfolded_state, 0)).collect();
         tried.task(0, &nodes).expect("it runs");
         assert_eq!(*tried.rows[0].runs.lock(), runs);
-        let sums = journeys.map(|journey| values(&journey.reply().expect("it has run").outputs[0].data));
+        let sums =
+            unfolded_states.map(|unfolded_state| values(&unfolded_state.reply().expect("it has run").outputs[0].data));
         assert_eq!(sums, [vec![3], vec![12], vec![13]]);
     }
 }
@@ -40,13 +43,13 @@ fn nodes_of_other_lengths_share_a_run_where_the_cell_is_told_them_and_else_run_a
 #[test]
 fn one_long_request_does_not_make_a_huge_run_of_many_short_ones() {
     let tried = stage(true);
-    let short: Vec<Journey> = (0..20).map(|x| tried.journey(&[(&[1], &[x])])).collect();
-    let long = tried.journey(&[(&[1 << 20], &[1; 1 << 20])]);
-    let journeys: Vec<&Journey> = short.iter().chain([&long]).collect();
-    let nodes: Vec<(&Journey, u32)> = journeys.iter().map(|journey| (*journey, 0)).collect();
+    let short: Vec<UnfoldedState> = (0..20).map(|x| tried.unfolded_state(&[(&[1], &[x])])).collect();
+    let long = tried.unfolded_state(&[(&[1 << 20], &[1; 1 << 20])]);
+    let unfolded_states: Vec<&UnfoldedState> = short.iter().chain([&long]).collect();
+    let nodes: Vec<(&UnfoldedState, u32)> = unfolded_states.iter().map(|unfolded_state| (*unfolded_state, 0)).collect();
     tried.task(0, &nodes).expect("it runs");
     assert_eq!(*tried.rows[0].runs.lock(), [20, 1], "together they would take 21 times the long one");
-    let sum = |journey: &Journey| values(&journey.reply().expect("it has run").outputs[0].data)[0];
+    let sum = |unfolded_state: &UnfoldedState| values(&unfolded_state.reply().expect("it has run").outputs[0].data)[0];
     assert_eq!((sum(&short[19]), sum(&long)), (19, 1 << 20));
     tried.task(0, &[(&long, 0), (&short[0], 0)]).expect("it runs");
     assert_eq!(tried.rows[0].runs.lock()[2..], [2], "where it makes little of them, they share a run");
@@ -60,8 +63,8 @@ fn doubled() -> Unfolding {
     Unfolding {
         cells: vec![cell("double", &[("x", &[])], &["y"]), cell("step", &[("x", &[1]), ("h", &[1])], &["h_next"])],
         segments: vec![
-            segment("stage", stage, vec![emit("y", 0, Which::Last)]),
-            segment("chain", chain, vec![emit("last", 0, Which::Last)]),
+            segment("stage", stage, vec![emit("y", 0, EmitRange::Last)]),
+            segment("chain", chain, vec![emit("last", 0, EmitRange::Last)]),
         ],
         outputs: vec![emitted(1, 0), emitted(0, 0)],
         limits: Vec::new(),
@@ -78,14 +81,16 @@ fn rows_that_stages_go_over_share_a_run_and_come_back_to_their_requests() {
     let tried = Tried::new(spec(), doubled(), &[doubles, digits]).expect("it fits");
     let outputs = tried.alone(&[(&[3], &[1, 2, 3])]).expect("it runs");
     assert_eq!(outputs, [(vec![1], vec![246]), (vec![3, 1], vec![2, 4, 6])]);
-    let journeys = [&[1, 2][..], &[3], &[4, 3, 2]].map(|x| tried.journey(&[(&[x.len() as i64], x)]));
-    let nodes: Vec<(&Journey, u32)> = journeys.iter().map(|journey| (journey, 0)).collect();
+    let unfolded_states = [&[1, 2][..], &[3], &[4, 3, 2]].map(|x| tried.unfolded_state(&[(&[x.len() as i64], x)]));
+    let nodes: Vec<(&UnfoldedState, u32)> = unfolded_states.iter().map(|unfolded_state| (unfolded_state, 0)).collect();
     assert_eq!(tried.task(0, &nodes), Ok(vec![Next::On; 3]));
     assert_eq!(*tried.rows[0].runs.lock(), [3, 6], "one alone, then all rows together");
-    tried.task(1, &[(&journeys[0], 1), (&journeys[1], 1), (&journeys[2], 1)]).expect("the first steps");
-    tried.task(1, &[(&journeys[2], 2), (&journeys[0], 2)]).expect("the second ones");
-    tried.task(1, &[(&journeys[2], 3)]).expect("the last one");
-    let found = journeys.map(|journey| journey.reply().expect("it has run").outputs);
+    tried
+        .task(1, &[(&unfolded_states[0], 1), (&unfolded_states[1], 1), (&unfolded_states[2], 1)])
+        .expect("the first steps");
+    tried.task(1, &[(&unfolded_states[2], 2), (&unfolded_states[0], 2)]).expect("the second ones");
+    tried.task(1, &[(&unfolded_states[2], 3)]).expect("the last one");
+    let found = unfolded_states.map(|unfolded_state| unfolded_state.reply().expect("it has run").outputs);
     let found = found.map(|outputs| (values(&outputs[0].data), outputs[1].shape.to_vec(), values(&outputs[1].data)));
     let expected = [
         (vec![24], vec![1, 2, 1], vec![2, 4]),

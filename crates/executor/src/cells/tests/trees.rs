@@ -21,7 +21,7 @@ pub(super) fn tree() -> Tried {
         segments: vec![segment(
             "tree",
             (types, Nodes::Tree { children: 1, max_nodes: 16 }),
-            vec![emit("root", 0, Which::Last), emit("all", 0, Which::All)],
+            vec![emit("root", 0, EmitRange::Last), emit("all", 0, EmitRange::All)],
         )],
         outputs: vec![emitted(0, 0), emitted(0, 1)],
         limits: Vec::new(),

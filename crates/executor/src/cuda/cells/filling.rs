@@ -167,7 +167,7 @@ impl<'a> Filling<'a> {
             self.parameters.name(layout.count(axis), placed.at, *own as i32);
         }
         for (number, (input, source)) in layout.inputs.iter().zip(&node.node_type().inputs).enumerate() {
-            let read = of.layout.length_read(&of.programs, node.journey, source, node.place.node as u32);
+            let read = of.layout.length_read(&of.programs, node.unfolded_state, source, node.place.node as u32);
             let Some((axis, read)) = input.axis.zip(read) else { continue };
             if own[axis] != read {
                 let (name, own) = (&self.spec(number).name, own[axis]);
@@ -187,7 +187,7 @@ impl<'a> Filling<'a> {
         let (node, req, slot) = (placed.node, placed.span.req, placed.span.slot);
         match (input.from, source) {
             (ReadFrom::Child { table, list }, Source::Child { child, none, .. }) => {
-                let at = match node.journey.children(node.place).get(*child) {
+                let at = match node.unfolded_state.children(node.place).get(*child) {
                     Some(&child) => {
                         let slot = of.slots.of(req, child);
                         let slot = slot.ok_or_else(|| format!("node {child} of {req:?} has not run"))?;
@@ -204,10 +204,10 @@ impl<'a> Filling<'a> {
             }
             (ReadFrom::Own { table }, Source::Carried { output, start, is_kept }) if node.place.node == 0 => {
                 if *is_kept {
-                    node.journey.begin_in_sequence();
+                    node.unfolded_state.begin_in_sequence();
                 }
                 let on_card = placed.sequence.filter(|_| *is_kept).and_then(|sequence| {
-                    let row = node.journey.kept_on_card(node.place.segment, *output)?;
+                    let row = node.unfolded_state.kept_on_card(node.place.segment, *output)?;
                     Some(of.tables[table].of_sequence(sequence, row))
                 });
                 if let Some(row) = on_card {
@@ -215,7 +215,7 @@ impl<'a> Filling<'a> {
                     self.begin(placed, number, of.tables[table].row(row));
                     return Ok(());
                 }
-                let is_kept = *is_kept && node.journey.kept(node.place.segment, *output).is_some();
+                let is_kept = *is_kept && node.unfolded_state.kept(node.place.segment, *output).is_some();
                 // A first step starts from the state that its sequence kept, else from an earlier segment's state,
                 // which may be in its slot already, else from a value that the host writes.
                 let begins_in = of.layout.begins_in(&of.programs, start).filter(|_| !is_kept);
@@ -267,7 +267,7 @@ impl<'a> Filling<'a> {
         let first = of.pools[pool].entry(placed.span.slot, span);
         if reading == Reading::Whole {
             let number = node.place.node as u32;
-            if of.layout.length_read(&of.programs, node.journey, source, number) != Some(0) {
+            if of.layout.length_read(&of.programs, node.unfolded_state, source, number) != Some(0) {
                 placed.read_pools.push(pool);
             }
             return self.parameters.name(list, placed.at, first as i32);
@@ -279,7 +279,7 @@ impl<'a> Filling<'a> {
             Source::Rows(tensor) => (tensor, 0),
             _ => return,
         };
-        let left = of.layout.length_of(&of.programs, node.journey, *tensor).unwrap_or(span.most) as usize;
+        let left = of.layout.length_of(&of.programs, node.unfolded_state, *tensor).unwrap_or(span.most) as usize;
         for (row, entry) in placed.own_rows().zip(entry..) {
             if entry >= left {
                 placed.fault.get_or_insert(format!("input '{}' has no row {entry}, but {left}", spec.name));
@@ -322,7 +322,7 @@ impl<'a> Filling<'a> {
     fn found(&self, placed: &Placed<'_>, spec: &TensorSpec, source: &Source) -> Result<Row, String> {
         let of = self.of;
         if let Source::Length(tensor @ Tensor::Emitted(_)) = source
-            && let Some(known) = of.layout.length_of(&of.programs, placed.node.journey, *tensor)
+            && let Some(known) = of.layout.length_of(&of.programs, placed.node.unfolded_state, *tensor)
         {
             return Ok(Row::alone(spec.dims.clone(), length(spec, i64::from(known))));
         }
@@ -343,7 +343,7 @@ impl<'a> Filling<'a> {
         let (of, layout, slot) = (self.of, self.layout, placed.span.slot);
         let node = &placed.node;
         let segment = node.place.segment;
-        let role = node.journey.role(node.place);
+        let role = node.unfolded_state.role(node.place);
         let is_last = is_last(node);
         for fetched in &layout.fetched {
             let is_taken = of.layout.host_reads.is_taken(&of.programs, (segment, role), fetched.output, is_last);
@@ -362,7 +362,7 @@ impl<'a> Filling<'a> {
             let to = placed.sequence.filter(|_| is_last).and_then(|sequence| {
                 let mut keeps = keeps_of(&of.programs, segment, role, left.output).map(|keep| keep.outputs[0]);
                 let output = keeps.find(|output| outlives(&of.programs, segment, *output))?;
-                let row = node.journey.leave_on_card(segment, output)?;
+                let row = node.unfolded_state.leave_on_card(segment, output)?;
                 Some(of.tables[left.table].of_sequence(sequence, row))
             });
             for row in placed.own_rows() {

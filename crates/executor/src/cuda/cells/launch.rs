@@ -58,19 +58,21 @@ impl CardVersion for Cells {
         self.layout.has_sequences()
     }
 
-    fn must_wait(&self, job: &Job, untaken: &Untaken) -> bool {
+    fn must_wait(&self, job: &Job, unread_outputs: &Untaken) -> bool {
         // A member without such a node fails later, in `fill`.
         let reads_it = |member: &usize| self.node(job, *member).is_ok_and(|node| self.reads_emitted(job, &node));
         let begins = |source: &Source| matches!(source, Source::Carried { is_kept: true, .. });
         let mut nodes = (0..job.members.len()).filter_map(|member| self.node(job, member).ok());
         // The state that the sequence's previous request left is known once the host has taken it.
         let waits = nodes.any(|node| {
-            node.place.node == 0 && node.journey.waits_for_sequence() && node.node_type().inputs.iter().any(begins)
+            node.place.node == 0
+                && node.unfolded_state.waits_for_sequence()
+                && node.node_type().inputs.iter().any(begins)
         });
         let members = job.members.iter().enumerate();
         waits
             || members
-                .filter(|(_, member)| untaken.has(member.span.req))
+                .filter(|(_, member)| unread_outputs.has(member.span.req))
                 .map(|(number, _)| number)
                 .any(|member| reads_it(&member))
     }
@@ -120,7 +122,7 @@ impl Cells {
     /// Returns what a request's nodes have of its sequence on the card. Adds the tasks that they must come after to
     /// `after`.
     fn of_sequence(&mut self, nodes: &[Node<'_>], req: ReqId, after: &mut SmallVec<[TaskId; 2]>) -> OfSequence {
-        let sequence = nodes.first().and_then(|node| node.journey.sequence_number());
+        let sequence = nodes.first().and_then(|node| node.unfolded_state.sequence_number());
         let Some(sequence) = sequence.filter(|_| self.layout.has_sequences()) else { return OfSequence::Nothing };
         let Some(slot) = self.sequences.open(sequence) else { return OfSequence::NoSlot };
         // The tasks in between read and write only the slot of the request.
@@ -142,7 +144,7 @@ impl Cells {
     /// Returns whether a node reads an earlier segment's output through the host.
     fn reads_emitted(&self, job: &Job, node: &Node<'_>) -> bool {
         let layout = &self.layout.cells[usize::from(job.task.cell.0)];
-        let programs = &node.journey.programs;
+        let programs = &node.unfolded_state.programs;
         let emitted = |tensor: &Tensor| matches!(tensor, Tensor::Emitted(_));
         layout.inputs.iter().zip(&node.node_type().inputs).any(|(input, source)| match source {
             Source::Whole(tensor) | Source::Rows(tensor) | Source::Step { of: tensor, .. } => {

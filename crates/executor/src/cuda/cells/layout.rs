@@ -9,7 +9,7 @@ use paternoster_batching::Lengths;
 use paternoster_engine::CardProgram;
 use paternoster_model::{
     TensorSpec,
-    unfold::{Emitted, Nodes, Source, Start, Tensor, Which},
+    unfold::{EmitRange, Emitted, Nodes, Source, Start, Tensor},
 };
 
 use super::{
@@ -223,7 +223,7 @@ impl Layout {
         let segment = &programs.unfolding.segments[emitted.segment];
         let emit = &segment.emits[emitted.emit];
         let stays = matches!(segment.nodes, Nodes::Stage | Nodes::Chain { .. } | Nodes::Decode { until: None, .. });
-        (stays && emit.which == Which::Last).then(|| self.table_of(emitted.segment, emit.output)).flatten()
+        (stays && emit.which == EmitRange::Last).then(|| self.table_of(emitted.segment, emit.output)).flatten()
     }
 
     /// Returns the outputs of segments that later segments read through the host.

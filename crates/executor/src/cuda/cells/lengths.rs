@@ -9,7 +9,7 @@ use super::{
     spans::Span,
     taking::keeps_of,
 };
-use crate::cells::{CellPrograms, Journey, Node, NodePlace};
+use crate::cells::{CellPrograms, Node, NodePlace, UnfoldedState};
 
 /// The sizes from which a request's lengths follow.
 pub(super) trait Sizes {
@@ -21,7 +21,7 @@ pub(super) trait Sizes {
 }
 
 /// A request that is running. Loops that have ended count the steps that they took.
-impl Sizes for Journey {
+impl Sizes for UnfoldedState {
     fn input(&self, input: usize) -> Option<u32> {
         self.input_length(input).and_then(|length| u32::try_from(length).ok())
     }
@@ -123,9 +123,9 @@ impl Layout {
     /// Returns the length of each of a cell's axes for a node.
     pub(super) fn own_lengths(&self, programs: &CellPrograms, cell: usize, node: &Node<'_>) -> Lengths {
         let layout = &self.cells[cell];
-        let Node { journey, place: NodePlace { node: number, .. } } = *node;
+        let Node { unfolded_state, place: NodePlace { node: number, .. } } = *node;
         let inputs = &node.node_type().inputs;
-        let own = |axis| self.own_length(programs, journey, layout, inputs, axis, number as u32);
+        let own = |axis| self.own_length(programs, unfolded_state, layout, inputs, axis, number as u32);
         (0..layout.axes).map(|axis| own(axis).unwrap_or(0)).collect()
     }
 
@@ -134,7 +134,7 @@ impl Layout {
         if !self.cells[cell].by_rows {
             return 1;
         }
-        self.rows_of(programs, node.journey, &node.node_type().inputs).unwrap_or(0) as usize
+        self.rows_of(programs, node.unfolded_state, &node.node_type().inputs).unwrap_or(0) as usize
     }
 
     /// Returns the span to which nodes of a segment's type write an output of their cell.

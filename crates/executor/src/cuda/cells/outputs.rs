@@ -71,7 +71,7 @@ impl Reader for CellReader {
         for (member, nodes) in left.members.iter().enumerate() {
             for own in nodes {
                 let node = &own.node;
-                let at = (node.place.segment, node.journey.role(node.place));
+                let at = (node.place.segment, node.unfolded_state.role(node.place));
                 let is_last = is_last(node);
                 let is_taken = |output| self.layout.host_reads.is_taken(&self.programs, at, output, is_last);
                 let row = |output| is_taken(output).then(|| left.row(own, output)).flatten();
@@ -138,8 +138,8 @@ pub(super) fn nodes_of<'a>(
 ) -> impl Iterator<Item = Result<Node<'a>, String>> {
     let RowSpan { start, count, .. } = member.span;
     (start..start + count).map(move |number| {
-        let journey = member.journey.as_ref().ok_or("a request has not unfolded")?;
-        Node::of(journey, (number, 1), programs, cell)
+        let unfolded_state = member.unfolded_state.as_ref().ok_or("a request has not unfolded")?;
+        Node::of(unfolded_state, (number, 1), programs, cell)
     })
 }
 
@@ -150,6 +150,6 @@ pub(super) fn is_last(node: &Node<'_>) -> bool {
         // Any step may end the loop.
         Nodes::Decode { until: Some(_), .. } => true,
         Nodes::Chain { .. } | Nodes::Decode { .. } => node.place.node + 1 == node.place.nodes,
-        Nodes::Tree { .. } => node.journey.is_root(node.place),
+        Nodes::Tree { .. } => node.unfolded_state.is_root(node.place),
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use paternoster_model::{
     TensorSpec, element_count,
-    unfold::{Emitted, Nodes, Source, Tensor, Which},
+    unfold::{EmitRange, Emitted, Nodes, Source, Tensor},
 };
 
 use super::node_types::types_of;
@@ -144,7 +144,7 @@ fn left_by(programs: &CellPrograms, Emitted { segment, emit }: Emitted) -> Optio
     let emit = &own.emits[emit];
     let are_all = match own.nodes {
         Nodes::Stage => true,
-        Nodes::Chain { .. } | Nodes::Decode { .. } => emit.which == Which::All,
+        Nodes::Chain { .. } | Nodes::Decode { .. } => emit.which == EmitRange::All,
         Nodes::Tree { .. } => false,
     };
     are_all.then_some((segment, emit.output))

@@ -1,7 +1,7 @@
 //! Which outputs the host takes: those of replies, those that end loops, those that later segments read through the
 //! host, and state that a sequence keeps in host memory.
 
-use paternoster_model::unfold::{Emitted, Nodes, Segment, Which};
+use paternoster_model::unfold::{EmitRange, Emitted, Nodes, Segment};
 
 use super::sequences::stays;
 use crate::cells::{CellPrograms, Keep};
@@ -39,7 +39,7 @@ impl HostReads {
         let of_emits = |keep: &Keep| {
             let mut emits = own.emits.iter().zip(&self.0[segment]);
             emits.any(|(emit, is_read)| {
-                let is_of_node = is_last || own.streams || emit.which == Which::All;
+                let is_of_node = is_last || own.streams || emit.which == EmitRange::All;
                 *is_read && emit.output == keep.outputs[0] && is_of_node
             })
         };

@@ -123,8 +123,13 @@ impl CapturedStages {
             slot: RowSpan::NO_SLOT,
         });
         let spans: Vec<RowSpan> = spans.collect();
-        let member =
-            |span: &RowSpan| Member { span: *span, payload: Arc::clone(payload), journey: None, step: 0, guest: None };
+        let member = |span: &RowSpan| Member {
+            span: *span,
+            payload: Arc::clone(payload),
+            unfolded_state: None,
+            step: 0,
+            guest: None,
+        };
         let members = spans.iter().map(member).collect();
         let number = stage as u16;
         let task = Task {

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, time::Duration};
 use paternoster_batching::{Event, Next, Ns, ReqId, RowOutcome};
 use paternoster_engine::RowDelay;
 
-use super::{After, State};
+use super::{Effects, State};
 use crate::record::Record;
 
 /// Waiting requests by the time at which they go on.
@@ -65,7 +65,7 @@ impl Record {
 
 impl State {
     /// Resumes requests whose delays are over, unless their clients still have to take responses.
-    pub(crate) fn end_delays(&mut self, now: Ns, after: &mut After) {
+    pub(crate) fn end_delays(&mut self, now: Ns, after: &mut Effects) {
         while let Some(req) = self.delays.pop_due(now) {
             let Some(record) = self.record(req) else { continue };
             record.delayed_until = None;
@@ -78,7 +78,7 @@ impl State {
     }
 
     /// Resumes a request whose client has taken its responses, unless it also has a delay.
-    pub(crate) fn client_has_read(&mut self, now: Ns, req: ReqId, after: &mut After) {
+    pub(crate) fn client_has_read(&mut self, now: Ns, req: ReqId, after: &mut Effects) {
         let Some(record) = self.record(req) else { return };
         record.awaits_client = false;
         if record.delayed_until.is_none() {

@@ -32,7 +32,7 @@ impl Unfolded {
 
 /// An input of a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Given<'a> {
+pub struct ProvidedInput<'a> {
     /// Its shape without the batch.
     pub shape: &'a [i64],
     /// Its elements in wire format.
@@ -155,7 +155,11 @@ impl Unfolding {
     ///
     /// # Errors
     /// If the request cannot be unfolded. The error states the expectation.
-    pub fn unfold(&self, specs: &[TensorSpec], inputs: &[Option<Given<'_>>]) -> Result<Box<[Unfolded]>, UnfoldError> {
+    pub fn unfold(
+        &self,
+        specs: &[TensorSpec],
+        inputs: &[Option<ProvidedInput<'_>>],
+    ) -> Result<Box<[Unfolded]>, UnfoldError> {
         let length = |input: usize| inputs.get(input).copied().flatten().map(|given| given.length());
         for limit in &self.limits {
             let &Limit::Length { input, most } = limit else { continue };
@@ -193,7 +197,7 @@ impl Unfolding {
         &self,
         number: usize,
         specs: &[TensorSpec],
-        inputs: &[Option<Given<'_>>],
+        inputs: &[Option<ProvidedInput<'_>>],
     ) -> Result<u64, UnfoldError> {
         let mut most = u64::MAX;
         for limit in &self.limits {
@@ -233,7 +237,7 @@ impl Segment {
     }
 }
 
-impl Given<'_> {
+impl ProvidedInput<'_> {
     /// Returns the length along the first axis.
     fn length(&self) -> u64 {
         self.shape.first().map_or(1, |&length| u64::try_from(length).unwrap_or(0))
@@ -241,7 +245,12 @@ impl Given<'_> {
 }
 
 /// Returns the tree of a request. `table` is the index of the input with the children of each node.
-fn tree(table: usize, most: u32, specs: &[TensorSpec], inputs: &[Option<Given<'_>>]) -> Result<Topology, UnfoldError> {
+fn tree(
+    table: usize,
+    most: u32,
+    specs: &[TensorSpec],
+    inputs: &[Option<ProvidedInput<'_>>],
+) -> Result<Topology, UnfoldError> {
     let spec = &specs[table];
     let input = || spec.name.clone();
     let given = inputs.get(table).copied().flatten();

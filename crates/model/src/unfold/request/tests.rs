@@ -1,7 +1,7 @@
 use smallvec::smallvec;
 
 use super::*;
-use crate::unfold::{CellSpec, Emit, Emitted, Expression, NodeType, Operator, Start, Which};
+use crate::unfold::{CellSpec, Emit, EmitRange, Emitted, Expression, NodeType, Operator, Start};
 
 fn tensor(name: &str, datatype: DataType, dims: &[i64]) -> TensorSpec {
     TensorSpec::new(name, datatype, dims)
@@ -9,7 +9,7 @@ fn tensor(name: &str, datatype: DataType, dims: &[i64]) -> TensorSpec {
 
 fn segment(name: &str, source: Source, nodes: Nodes) -> Segment {
     let types = smallvec![NodeType { cell: 0, inputs: vec![source] }];
-    let emits = vec![Emit { name: "h".to_owned(), output: 0, which: Which::Last }];
+    let emits = vec![Emit { name: "h".to_owned(), output: 0, which: EmitRange::Last }];
     Segment { name: name.to_owned(), types, nodes, emits, streams: false }
 }
 
@@ -35,8 +35,8 @@ fn carried() -> Source {
     Source::Carried { output: 0, start: Start::Tensor(Tensor::Input(0)), is_kept: false }
 }
 
-fn given<'a>(shape: &'a [i64], data: &'a [u8]) -> Option<Given<'a>> {
-    Some(Given { shape, data })
+fn given<'a>(shape: &'a [i64], data: &'a [u8]) -> Option<ProvidedInput<'a>> {
+    Some(ProvidedInput { shape, data })
 }
 
 #[test]
@@ -50,7 +50,8 @@ fn a_request_has_as_many_steps_as_its_inputs_are_long() {
     let specs = [tensor("tokens", DataType::Int64, &[-1])];
     let graph = unfolding.unfold(&specs, &[given(&[7], &[0; 56])]).expect("it unfolds");
     assert_eq!(graph.as_ref(), [Unfolded::Steps(1), Unfolded::Steps(7), Unfolded::Steps(57)]);
-    let refusal = |inputs: &[Option<Given<'_>>]| unfolding.unfold(&specs, inputs).expect_err("it does not").to_string();
+    let refusal =
+        |inputs: &[Option<ProvidedInput<'_>>]| unfolding.unfold(&specs, inputs).expect_err("it does not").to_string();
     let empty = "segment 'chain' would have no step: expected an input of at least one element along its first axis";
     assert_eq!(refusal(&[given(&[0], &[])]), empty);
     assert_eq!(refusal(&[None]), "segment 'chain' takes its number of steps from inputs that are left out");

@@ -27,7 +27,7 @@ use crate::{
     timings::TaskRun,
     trace::{
         context::TraceHead,
-        record::{Milestone, Parts, Progress, Spell, TraceRecord, Transport, at},
+        record::{Interval, Milestone, Parts, Progress, TraceRecord, Transport, at},
     },
 };
 
@@ -173,7 +173,7 @@ fn name_of(parts: &Parts, cell: u16) -> Cow<'static, str> {
     }
 }
 
-fn attributes_of(Spell { tasks, run: TaskRun { timings, batch_rows, .. } }: &Spell) -> Vec<KeyValue> {
+fn attributes_of(Interval { tasks, run: TaskRun { timings, batch_rows, .. } }: &Interval) -> Vec<KeyValue> {
     let ns = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
     vec![
         KeyValue::new("paternoster.tasks", i64::from(*tasks)),

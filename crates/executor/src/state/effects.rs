@@ -9,7 +9,7 @@ use crate::{InferError, backend::Order, cells::SequenceState, record::Record, ve
 
 /// Everything that may wake, drop or block, and is therefore done after the lock is released.
 #[derive(Default)]
-pub(crate) struct After {
+pub(crate) struct Effects {
     /// Orders for the device, in order.
     pub(crate) orders: Vec<Order>,
     /// Whether there were any orders.

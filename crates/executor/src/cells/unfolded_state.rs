@@ -1,4 +1,4 @@
-//! The data of a request between its cells: inputs, states and outputs. The core's journey decides which node runs;
+//! The data of a request between its cells: inputs, states and outputs. The core decides which node runs;
 //! this one holds what the nodes read and write.
 
 use std::sync::{
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use paternoster_batching::SequenceNo;
 use paternoster_model::{
     CorrelationId, DataType, Dims, InSequence,
-    unfold::{Control, Emitted, NodeType, Segment, Tensor, Topology, Unfolded, Which},
+    unfold::{Control, EmitRange, Emitted, NodeType, Segment, Tensor, Topology, Unfolded},
 };
 use paternoster_observe::budget::Exhausted;
 use smallvec::SmallVec;
@@ -25,7 +25,7 @@ use super::{
 use crate::{InferError, OutputTensor, Response, record::Payload};
 
 /// A request that runs through its cells: the layout of its nodes, and the values they have written.
-pub(crate) struct Journey {
+pub(crate) struct UnfoldedState {
     pub(crate) programs: Arc<CellPrograms>,
     payload: Arc<Payload>,
     /// Whether the model's tensors have the batch as axis 0.
@@ -83,7 +83,7 @@ pub(crate) struct NodePlace {
     pub(crate) nodes: usize,
 }
 
-impl Journey {
+impl UnfoldedState {
     /// Creates the data of a request before its first node.
     pub(crate) fn new(
         programs: &Arc<CellPrograms>,
@@ -350,7 +350,7 @@ impl Journey {
         let emit = &segment.emits[emitted.emit];
         let name = || format!("'{}.{}' is not there", segment.name, emit.name);
         let values = &mut self.left.lock()[emitted.segment].values[emit.output];
-        if emit.which == Which::All {
+        if emit.which == EmitRange::All {
             let root = self.root(emitted.segment);
             return values.join(segment.runs_backwards(), root).ok_or_else(name);
         }
@@ -533,7 +533,7 @@ impl Journey {
     }
 }
 
-impl Drop for Journey {
+impl Drop for UnfoldedState {
     fn drop(&mut self) {
         self.leave_sequence();
     }
