@@ -1,5 +1,5 @@
-//! A loaded version without its work: limits, queue, reply order, costs and counters. `VersionScheduler` owns it next to the
-//! `Work`, which changes it through a [`StepContext`]; `replies` ends its requests.
+//! A loaded version without its work: limits, queue, reply order, costs and counters. `VersionScheduler` owns it next
+//! to the `Work`, which changes it through a [`StepContext`]; `replies` ends its requests.
 
 use super::{
     Action, Actions, Arrival, CellId, CostTable, Counters, ModelId, Ns, Policy, QueueingKnobs, RowSpan, ShapeClass,

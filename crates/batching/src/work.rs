@@ -1,5 +1,5 @@
-//! How the requests of a version run: as batches through stages, or as graphs of cells. `VersionScheduler` calls this type, which
-//! dispatches to `batches` or `cells`; no other code distinguishes the two.
+//! How the requests of a version run: as batches through stages, or as graphs of cells. `VersionScheduler` calls this
+//! type, which dispatches to `batches` or `cells`; no other code distinguishes the two.
 
 use super::{
     Arrival, End, Knobs, Ns, Policy, RowOutcome, TaskId,
