@@ -13,8 +13,8 @@ use paternoster_engine::{
     Batch, BatchInput, BatchOutput, EngineError, Execution, Program, ProgramPort,
     onnxruntime::{OnnxProgram, Runtime, RuntimeOptions},
 };
-use paternoster_executor::{InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, StagePrograms};
-use paternoster_model::{DataType, Dims, StageSpec};
+use paternoster_executor::{InferRequest, ModelHandle, Pool, PoolOptions, StagePrograms};
+use paternoster_model::{DataType, Dims, InputTensor, StageSpec};
 use paternoster_onnx::build::Graph;
 use paternoster_testing::chain;
 

@@ -2,14 +2,13 @@
 
 use std::{error::Error, sync::Arc};
 
-use paternoster_batching::Lengths;
 use paternoster_config::stages::{StageCuts, StageRequest};
 use paternoster_engine::{
     Batch, EngineError, Execution, Precision, Program,
     cuda::{OnCard, Plan},
 };
 use paternoster_executor::StagePrograms;
-use paternoster_model::{ModelSpec, StagePlan, SymbolId, TensorSpec};
+use paternoster_model::{Lengths, ModelSpec, StagePlan, SymbolId, TensorSpec};
 use paternoster_onnx::{Model, Port, PortDim, Signature};
 use paternoster_repository::cut_into_stages;
 

@@ -14,11 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use paternoster_batching::Lengths;
 use paternoster_config::lengths::CellLengths;
 use paternoster_device::cuda::{Compiler, Element, KERNELS, Source};
 use paternoster_engine::{Precision, cuda::Plan};
-use paternoster_model::TensorSpec;
+use paternoster_model::{Lengths, TensorSpec};
 use paternoster_onnx::{
     Model,
     weights::Seeded,

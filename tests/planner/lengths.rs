@@ -7,7 +7,6 @@
 
 use std::{collections::BTreeMap, fmt::Debug, rc::Rc, sync::Arc};
 
-use paternoster_batching::Lengths;
 use paternoster_config::lengths::CellLengths;
 use paternoster_device::{
     BufferId, Device,
@@ -18,7 +17,7 @@ use paternoster_engine::{
     cuda::{OnCard, Plan},
     onnxruntime::OnnxProgram,
 };
-use paternoster_model::{DataType, SymbolId, TensorSpec};
+use paternoster_model::{DataType, Lengths, SymbolId, TensorSpec};
 use paternoster_onnx::{Model, Port, PortDim, Signature};
 use paternoster_testing::runtime::runtime;
 

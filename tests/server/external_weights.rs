@@ -21,8 +21,8 @@ use paternoster::cli::{
     slice::{self, SliceArgs},
 };
 use paternoster_engine::onnxruntime::{OnnxProgram, Runtime};
-use paternoster_executor::{InferRequest, InputTensor, Pool, PoolOptions};
-use paternoster_model::Dims;
+use paternoster_executor::{InferRequest, Pool, PoolOptions};
+use paternoster_model::{Dims, InputTensor};
 use paternoster_onnx::{
     Model, SealedModel,
     pb::{StringStringEntryProto, TensorProto, tensor_proto::DataLocation},

@@ -14,11 +14,11 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use paternoster_batching::{
-    Action, Actions, Arrival, CellId, CellKind, CellKnobs, CellularKnobs, Core, CostPoint, CostTable, DiversityKnobs,
-    Event, InputDiversity, Knobs, LaneId, LaneKnobs, LazyKnobs, ModelId, Ns, OperatorDiversity, Policy, ReqId,
-    RequestKey, SegmentKnobs, StageKnobs, TaskId, WindowKnobs,
+    Action, Actions, Arrival, CellKind, CellKnobs, CellularKnobs, Core, CostPoint, CostTable, DiversityKnobs, Event,
+    InputDiversity, Knobs, LaneId, LaneKnobs, LazyKnobs, ModelId, Ns, OperatorDiversity, Policy, ReqId, RequestKey,
+    SegmentKnobs, StageKnobs, TaskId, WindowKnobs,
 };
-use paternoster_model::unfold::Unfolded;
+use paternoster_model::{CellId, unfold::Unfolded};
 
 const MODEL: ModelId = ModelId(0);
 /// The model beside it, where there is one, and how many of its requests are in flight.

@@ -11,9 +11,10 @@ use std::{
 };
 
 use paternoster_batching::{
-    Action, Arrival, Core, Event, Knobs, LaneId, LaneKnobs, Lengths, ModelId, Policy, ReqId, RequestKey, Task, TaskId,
+    Action, Arrival, Core, Event, Knobs, LaneId, LaneKnobs, ModelId, Policy, ReqId, RequestKey, Task, TaskId,
     WindowKnobs,
 };
+use paternoster_model::Lengths;
 
 const MODEL: ModelId = ModelId(0);
 

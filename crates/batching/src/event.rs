@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use paternoster_model::{InSequence, unfold::Unfolded};
+use paternoster_model::{CellId, InSequence, Lengths, RowOutcome, unfold::Unfolded};
 use smallvec::SmallVec;
 
 use super::Knobs;
@@ -18,10 +18,6 @@ pub struct ReqId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModelId(pub u32);
 
-/// A stage of a model's pipeline, counted from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CellId(pub u16);
-
 /// One in-order queue on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LaneId(pub u16);
@@ -33,9 +29,6 @@ pub struct SequenceNo(pub u64);
 /// One launch of a cell over some rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskId(pub u64);
-
-/// A request's own length along each padded symbol of its model, in the order of the model's symbols.
-pub type Lengths = SmallVec<[u32; 2]>;
 
 /// Requests can share a batch only if their keys are equal. Contains the variable dimensions that are not padded, and
 /// which optional inputs are present. Empty for a model with fixed shapes.
@@ -223,7 +216,8 @@ pub enum Event<'a> {
     ModelUp(ModelId, Knobs),
     /// Remove this version once none of its requests and tasks is left. Requests that arrive until then are served.
     ModelDraining(ModelId),
-    /// The client took the responses for which its request's rows were paused ([`Next::Pause`]); the rows continue.
+    /// The client took the responses for which its request's rows were paused
+    /// ([`Next::Pause`](paternoster_model::Next::Pause)); the rows continue.
     Resumed(ReqId),
     /// Another device is idle. For each version, half of the waiting requests, rounded up, and at most a largest batch
     /// of rows, leave as [`Action::Recalled`]; those that would board next leave first. Nothing leaves from a version
@@ -236,40 +230,6 @@ pub enum Event<'a> {
     Wake,
     /// Another core has named this one in [`Action::UnitsFreed`].
     UnitsFreed,
-}
-
-/// The outcome of a row, as the engine evaluated it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowOutcome {
-    /// Where the row goes next.
-    pub next: Next,
-    /// Whether the task produced a response for the row's request (decoupled models).
-    pub emitted: bool,
-}
-
-impl RowOutcome {
-    /// Returns the outcome of a row of a task. An empty slice means that every row goes on; a row beyond a non-empty
-    /// slice failed.
-    pub(super) fn of_row(all: &[Self], row: usize) -> Self {
-        let missing = if all.is_empty() { Next::On } else { Next::Failed };
-        all.get(row).copied().unwrap_or(Self { next: missing, emitted: false })
-    }
-}
-
-/// Where a row goes after a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// To the following stage; a row of the last stage is done.
-    On,
-    /// The row is done, even if stages are left.
-    Done,
-    /// To the named stage, which may be the same stage or an earlier one.
-    Skip(CellId),
-    /// To the same stage again, but only after the client has taken its pending responses ([`Event::Resumed`]). Only
-    /// versions with one stage, whose rows hold no buffers, have rows that pause. All rows of a request pause together.
-    Pause,
-    /// The row failed alone; the other rows of its task did not.
-    Failed,
 }
 
 /// A batch for a lane to run.

@@ -1,11 +1,11 @@
 //! The graph that requests of a version run through, as far as time estimates need it: a chain of stages, or the cells
 //! that each request unfolds into.
 
-use paternoster_model::unfold::Unfolded;
+use paternoster_model::{CellId, unfold::Unfolded};
 use smallvec::SmallVec;
 
 use super::{
-    CellId, Ns, SegmentKnobs, ShapeClass,
+    Ns, SegmentKnobs, ShapeClass,
     cost::{Costs, Quantile},
     ledger::Request,
     steps::StepCounts,

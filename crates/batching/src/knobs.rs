@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 
+use paternoster_model::CellId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::{
-    CellId, Ns, WindowKnobs,
+    Ns, WindowKnobs,
     knob::{Count, Long, PositiveInt},
 };
 

@@ -10,12 +10,12 @@ use std::{
     ops::{Index, IndexMut},
 };
 
-use paternoster_model::unfold::Unfolded;
+use paternoster_model::{Lengths, unfold::Unfolded};
 use slab::Slab;
 use smallvec::SmallVec;
 
 use super::{
-    End, LaneId, Lengths, Ns, ReqId, RowSpan, ShapeClass, SharedMemory, TaskId,
+    End, LaneId, Ns, ReqId, RowSpan, ShapeClass, SharedMemory, TaskId,
     ids::{GroupIx, RequestIx, SequenceIx, SubQueueIx},
 };
 

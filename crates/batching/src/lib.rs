@@ -66,9 +66,8 @@ pub use self::core::{Core, Load};
 pub use cost::{CostPoint, CostTable};
 pub use counters::Counters;
 pub use event::{
-    Action, Actions, Arrival, Bucket, CellId, End, Event, FirstArrival, LaneId, LaneKnobs, Lease, Lengths, ModelId,
-    Next, Ns, Rejection, ReqId, RequestKey, RowOutcome, RowSpan, SequenceNo, ShapeClass, SharedMemory, StateMemory,
-    Task, TaskId,
+    Action, Actions, Arrival, Bucket, End, Event, FirstArrival, LaneId, LaneKnobs, Lease, ModelId, Ns, Rejection,
+    ReqId, RequestKey, RowSpan, SequenceNo, ShapeClass, SharedMemory, StateMemory, Task, TaskId,
 };
 pub use knobs::{
     CellKind, CellKnobs, CellularKnobs, ChunkKnobs, LazyCellKnobs, PartOrder, PriorityLevel, QueueKnobs, QueueSettings,

@@ -1,6 +1,8 @@
 //! The offer of a lane to a version: what the core passes in, and what the version answers.
 
-use super::{CellId, Ns};
+use paternoster_model::CellId;
+
+use super::Ns;
 
 /// The state of the pool when a version is offered a lane.
 #[derive(Clone, Copy, Debug)]

@@ -135,8 +135,9 @@ fn coarse(steps: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use paternoster_model::CellId;
+
     use super::*;
-    use crate::CellId;
 
     fn decoder(expected_steps: Option<u32>) -> StepCounts {
         StepCounts::new(&[SegmentKnobs::Decode { cell: CellId(0), expected_steps }])

@@ -1,9 +1,10 @@
 //! A loaded version without its work: limits, queue, reply order, costs and counters. `VersionScheduler` owns it next
 //! to the `Work`, which changes it through a [`StepContext`]; `replies` ends its requests.
 
+use paternoster_model::CellId;
+
 use super::{
-    Action, Actions, Arrival, CellId, CostTable, Counters, ModelId, Ns, Policy, QueueingKnobs, RowSpan, ShapeClass,
-    StageKnobs,
+    Action, Actions, Arrival, CostTable, Counters, ModelId, Ns, Policy, QueueingKnobs, RowSpan, ShapeClass, StageKnobs,
     cost::{Costs, Quantile},
     graph::{Graph, SlackNs},
     ids::{GroupIx, NOT_THEIR_TURN, RequestIx, SequenceIx, SubQueueIx},

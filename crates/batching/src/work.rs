@@ -1,8 +1,10 @@
 //! How the requests of a version run: as batches through stages, or as graphs of cells. `VersionScheduler` calls this
 //! type, which dispatches to `batches` or `cells`; no other code distinguishes the two.
 
+use paternoster_model::RowOutcome;
+
 use super::{
-    Arrival, End, Knobs, Ns, Policy, RowOutcome, TaskId,
+    Arrival, End, Knobs, Ns, Policy, TaskId,
     arbiter::Lane,
     batches::Batches,
     cells::Cells,

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use bytes::Bytes;
-use paternoster_executor::InputTensor;
-use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec, element_count};
+use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, TensorSpec, element_count};
 use rand::RngExt;
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 

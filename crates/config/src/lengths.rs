@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use paternoster_batching::{Lengths, knob::LengthList};
+use paternoster_batching::knob::LengthList;
+use paternoster_model::Lengths;
 use smallvec::SmallVec;
 
 use super::nearest::suggestion;

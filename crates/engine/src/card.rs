@@ -4,9 +4,7 @@ use paternoster_device::{
     DeviceError, StreamId,
     cuda::{Address, Capture, Compiler, Cuda},
 };
-use paternoster_model::Dims;
-
-use paternoster_batching::Lengths;
+use paternoster_model::{Dims, Lengths};
 
 /// The size of a run, which is fixed when its CUDA graph is captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,9 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use paternoster_batching::RowOutcome;
 use paternoster_device::{BufferPool, NoMemory};
-use paternoster_model::{DataType, Dims, IndexRange, TensorSpec};
+use paternoster_model::{DataType, Dims, IndexRange, RowOutcome, TensorSpec};
 
 use super::{CardProgram, StopSignal};
 

@@ -1,11 +1,8 @@
 //! What the core needs to know of a request before it is admitted: its lengths along padded axes, and the key that
 //! requests of a batch must share.
 
-use paternoster_batching::{Lengths, RequestKey};
-
-use paternoster_model::ModelSpec;
-
-use super::InputTensor;
+use paternoster_batching::RequestKey;
+use paternoster_model::{InputTensor, Lengths, ModelSpec};
 
 /// Marks an omitted optional input in a key; no dimension is negative.
 const ABSENT: i64 = -1;

@@ -1,9 +1,8 @@
 //! Converts the outputs of a stage to pieces of its requests' replies, and determines which rows leave the pipeline
 //! early.
 
-use paternoster_batching::{CellId, Lengths, Next, RowOutcome};
 use paternoster_engine::BatchOutput;
-use paternoster_model::{ExitTo, ModelSpec};
+use paternoster_model::{CellId, ExitTo, Lengths, ModelSpec, Next, RowOutcome};
 
 use super::{
     gather::Part,

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use paternoster_batching::ShapeClass;
 use paternoster_device::{Buffer, BufferPool, NoMemory, RowsRef};
 use paternoster_engine::BatchInput;
-use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec, element_count};
+use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, TensorSpec, element_count};
 use smallvec::SmallVec;
 
-use crate::{InputTensor, strings::Elements};
+use crate::strings::Elements;
 
 /// One input of a batch, with all rows.
 pub(crate) enum Gathered<'a> {

@@ -2,12 +2,9 @@
 //! before a request is admitted. One that is wrong would fail the run for all requests that share it.
 
 use paternoster_engine::Program;
-use paternoster_model::{DataType, IndexRange, ModelSpec, Source, TensorSpec, unfold::Unfolded};
+use paternoster_model::{DataType, IndexRange, InputTensor, ModelSpec, Source, TensorSpec, unfold::Unfolded};
 
-use super::{
-    InputTensor,
-    stages::{Programs, StagePrograms},
-};
+use super::stages::{Programs, StagePrograms};
 
 /// The input checks of a version.
 #[derive(Debug, Default)]

@@ -3,9 +3,10 @@
 
 use std::{sync::Arc, time::Instant};
 
-use paternoster_batching::{Bucket, Next, ReqId, RowOutcome, RowSpan, Task};
+use paternoster_batching::{Bucket, ReqId, RowSpan, Task};
 use paternoster_device::WorkFailure;
 use paternoster_engine::{RowDelay, RowFailure, StopSignal};
+use paternoster_model::{Next, RowOutcome};
 use paternoster_observe::{ExecutionTimings, ModelStats, TokenCounts};
 use smallvec::SmallVec;
 use tracing::{debug, error};

@@ -1,9 +1,8 @@
 //! The longest requests that a version's cards are prepared for. Checked before a request is admitted.
 
-use paternoster_batching::Lengths;
-use paternoster_model::{ModelSpec, unfold::Unfolded};
+use paternoster_model::{InputTensor, Lengths, ModelSpec, unfold::Unfolded};
 
-use super::{InputTensor, StagePrograms, cuda::CellLimits};
+use super::{StagePrograms, cuda::CellLimits};
 
 /// Maximum length of padded axes, by symbol, and limits of what requests unfold into; empty if unlimited.
 #[derive(Debug, Default)]

@@ -55,7 +55,7 @@ pub use handle::{ModelHandle, ResponseFuture, ResponseStream};
 pub use host::warm_up::WarmUp;
 pub use placement::{CardsOptions, DeviceKind, Placement, Site};
 pub use pool::{BringUp, OnShortage, Pool, PoolOptions};
-pub use request::{CardPorts, CardTensors, InferError, InferRequest, InputTensor, OutputTensor, Response};
+pub use request::{CardPorts, CardTensors, InferError, InferRequest, OutputTensor, Response};
 pub use stages::StagePrograms;
 pub use state::Responsiveness;
 

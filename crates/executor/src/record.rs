@@ -9,7 +9,8 @@ use std::{
     },
 };
 
-use paternoster_batching::{End, Lengths, Next, Ns, Rejection, ReqId, RowOutcome};
+use paternoster_batching::{End, Ns, Rejection, ReqId};
+use paternoster_model::{InputTensor, Lengths, Next, RowOutcome};
 use paternoster_observe::{
     Charge, ObservedRequest, RequestEnd, TaskRun,
     budget::{Exhausted, Reservation},
@@ -17,7 +18,7 @@ use paternoster_observe::{
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Backlog, BacklogShare, CardTensors, InferError, InputTensor, ModelHandle, Response, Unread,
+    Backlog, BacklogShare, CardTensors, InferError, ModelHandle, Response, Unread,
     cells::UnfoldedState,
     location::CurrentShard,
     pieces::{Piece, assemble},

@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use paternoster_device::cuda::ImportedSlice;
-use paternoster_model::{Dims, InSequence};
+use paternoster_model::{Dims, InSequence, InputTensor};
 use paternoster_observe::{Charge, RequestEnd, StepOf, budget::Exhausted, trace::RequestTrace};
 use smallvec::SmallVec;
 
@@ -99,15 +99,6 @@ pub struct CardPorts {
     pub inputs: Box<[bool]>,
     /// By output.
     pub outputs: Box<[bool]>,
-}
-
-/// One input of a request in wire form.
-#[derive(Clone, Debug)]
-pub struct InputTensor {
-    /// Full shape, batch dimension included.
-    pub shape: Dims,
-    /// Raw little-endian elements; BYTES elements each preceded by a four-byte length. Its address may be unaligned.
-    pub data: Bytes,
 }
 
 /// One response in wire form, with outputs in the order of the specification.

@@ -2,9 +2,9 @@
 //! are joined.
 
 use bytes::{Bytes, BytesMut};
-use paternoster_model::{DataType, ModelSpec};
+use paternoster_model::{DataType, InputTensor, ModelSpec};
 
-use crate::{InferError, InferRequest, InputTensor, OutputTensor, Response};
+use crate::{InferError, InferRequest, OutputTensor, Response};
 
 /// Returns a request for each row, in order; `None` for a request that has to stay whole.
 pub(super) fn apart(spec: &ModelSpec, request: &InferRequest) -> Option<Vec<InferRequest>> {

@@ -2,9 +2,9 @@
 //! if axes were padded.
 
 use bytes::Bytes;
-use paternoster_batching::{Lengths, ShapeClass};
+use paternoster_batching::ShapeClass;
 use paternoster_engine::BatchOutput;
-use paternoster_model::{Dims, ModelSpec, TensorSpec, element_count};
+use paternoster_model::{Dims, Lengths, ModelSpec, TensorSpec, element_count};
 
 use super::{
     OutputTensor, Response,

@@ -13,9 +13,9 @@ use std::{
 use bytes::Bytes;
 use paternoster_batching::{CellularKnobs, Knobs, Policy};
 use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program};
-use paternoster_executor::{CellPrograms, InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions};
+use paternoster_executor::{CellPrograms, InferError, InferRequest, ModelHandle, Pool, PoolOptions};
 use paternoster_model::{
-    DataType, Dims, ModelSpec, TensorSpec,
+    DataType, Dims, InputTensor, ModelSpec, TensorSpec,
     unfold::{
         CellSpec, Emit, EmitRange, Emitted, Expression, Limit, NodeType, Nodes, Segment, Source, Start, Tensor,
         Unfolding,

@@ -2,8 +2,8 @@
 
 use std::{sync::Arc, time::Instant};
 
-use paternoster_executor::{InferError, InputTensor, OutputTensor, Response};
-use paternoster_model::TensorSpec;
+use paternoster_executor::{InferError, OutputTensor, Response};
+use paternoster_model::{InputTensor, TensorSpec};
 use paternoster_observe::trace::{RequestTrace, TraceHead, TracedRequest, TracedTensor, Transport};
 use paternoster_repository::ModelVersion;
 use paternoster_wire::json;

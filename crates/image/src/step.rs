@@ -8,8 +8,7 @@ use fast_image_resize::{
     images::{TypedImage, TypedImageRef},
     pixels::{U8, U8x3},
 };
-use paternoster_executor::InputTensor;
-use paternoster_model::{DataType, Dims, TensorSpec};
+use paternoster_model::{DataType, Dims, InputTensor, TensorSpec};
 use paternoster_pipeline::{
     BuiltIn, BuiltInFault, InputRows, StepWork, Stop, Value, WorkerGroup, Workers, only_string,
 };

@@ -4,9 +4,8 @@ use std::{io::Cursor, sync::Arc};
 
 use bytes::Bytes;
 use image::{DynamicImage, ImageFormat};
-use paternoster_executor::InputTensor;
 use paternoster_image::{Color, Elements, ImageOptions, ImageStep, Normalization, Resample, Resize, Size};
-use paternoster_model::Dims;
+use paternoster_model::{Dims, InputTensor};
 use paternoster_pipeline::{BuiltIn, Stop, Value, run_here};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -1,4 +1,5 @@
-//! Static descriptions of models: datatypes, tensor specifications, and the specification of a loaded version.
+//! Descriptions of models: datatypes, tensor specifications, the specification of a loaded version, inputs of requests,
+//! and what a run says of its rows.
 //!
 //! Nothing here depends on the wire formats, the scheduler or devices.
 #![deny(unsafe_code)]
@@ -9,6 +10,7 @@
 mod axis_length;
 mod datatype;
 mod indices;
+mod outcome;
 mod request_shape;
 mod sequence;
 mod spec;
@@ -20,11 +22,12 @@ pub mod unfold;
 pub use axis_length::{AxisLength, AxisLengthError};
 pub use datatype::DataType;
 pub use indices::IndexRange;
+pub use outcome::{CellId, Lengths, Next, RowOutcome};
 pub use request_shape::{RequestShape, ShapeFault, ShapeText};
 pub use sequence::{CorrelationId, InSequence};
 pub use spec::{ModelSpec, SymbolId};
 pub use stages::{BoundaryDim, BoundaryTensor, Exit, ExitTo, Sink, Source, StagePlan, StageSpec};
-pub use tensor::{Dims, TensorSpec, element_count};
+pub use tensor::{Dims, InputTensor, TensorSpec, element_count};
 
 /// The example of the README compiles and runs.
 #[cfg(doctest)]

@@ -2,12 +2,22 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::{AxisLength, DataType, SymbolId};
 
 /// Dimensions of a tensor. In a specification, −1 is a variable dimension.
 pub type Dims = SmallVec<[i64; 4]>;
+
+/// One input of a request in wire form.
+#[derive(Clone, Debug)]
+pub struct InputTensor {
+    /// Full shape, batch dimension included.
+    pub shape: Dims,
+    /// Raw little-endian elements; BYTES elements each preceded by a four-byte length. Its address may be unaligned.
+    pub data: Bytes,
+}
 
 /// One input or output of a model, as declared in its configuration.
 #[derive(Clone, Debug, PartialEq)]

@@ -10,8 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use paternoster_executor::InputTensor;
-use paternoster_model::TensorSpec;
+use paternoster_model::{InputTensor, TensorSpec};
 
 use super::{Value, WorkerGroup, Workers};
 

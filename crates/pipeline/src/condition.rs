@@ -1,8 +1,7 @@
 //! Conditions of steps, evaluated for each row.
 
 use half::{bf16, f16};
-use paternoster_executor::InputTensor;
-use paternoster_model::DataType;
+use paternoster_model::{DataType, InputTensor};
 
 /// A step runs for the rows of which at least one element of a tensor passes a test.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,7 +1,7 @@
 //! The shapes of tensors where they enter a pipeline or one of its steps, and where they leave it.
 
-use paternoster_executor::{InputTensor, OutputTensor};
-use paternoster_model::{Dims, ModelSpec, ShapeText, TensorSpec};
+use paternoster_executor::OutputTensor;
+use paternoster_model::{Dims, InputTensor, ModelSpec, ShapeText, TensorSpec};
 
 use super::ValueFault;
 

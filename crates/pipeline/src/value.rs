@@ -6,8 +6,7 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use paternoster_executor::InputTensor;
-use paternoster_model::{DataType, Dims, ShapeText, TensorSpec, element_count};
+use paternoster_model::{DataType, Dims, InputTensor, ShapeText, TensorSpec, element_count};
 use paternoster_observe::budget::{Exhausted, Reservation};
 
 use super::workers::{Progress, WorkerGroup};

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use paternoster_batching::{Knobs, Policy, WindowKnobs};
 use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program};
-use paternoster_executor::{InferRequest, InputTensor, Pool, PoolOptions};
-use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
+use paternoster_executor::{InferRequest, Pool, PoolOptions};
+use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, TensorSpec};
 use paternoster_observe::RequestBudgets;
 use paternoster_pipeline::{
     Condition, Graph, Models, Pipeline, PipelineOptions, Port, Runs, Servable, Step, Test, Workers,

@@ -15,8 +15,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use paternoster_batching::{Knobs, Policy, WindowKnobs};
 use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program};
-use paternoster_executor::{InferError, InferRequest, InputTensor, Pool, PoolOptions};
-use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
+use paternoster_executor::{InferError, InferRequest, Pool, PoolOptions};
+use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, TensorSpec};
 use paternoster_observe::{RequestBudgets, budget::Budget};
 use paternoster_pipeline::{
     Condition, Graph, Models, Pipeline, PipelineOptions, Port, Runs, Servable, Step, Test, Workers,

@@ -25,8 +25,8 @@ use bytes::Bytes;
 use futures_util::{FutureExt, future::join_all};
 use paternoster_batching::{Knobs, Policy, WindowKnobs};
 use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program};
-use paternoster_executor::{InferError, InferRequest, InputTensor, OutputTensor, Pool, PoolOptions, Response};
-use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
+use paternoster_executor::{InferError, InferRequest, OutputTensor, Pool, PoolOptions, Response};
+use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, TensorSpec};
 use paternoster_observe::{RequestBudgets, budget::Budget};
 use paternoster_pipeline::{
     Condition, Graph, Models, Pipeline, PipelineOptions, Port, Runs, Servable, Step, Test, Workers,

@@ -11,9 +11,9 @@ use bytes::Bytes;
 use paternoster_batching::{Ns, Policy};
 use paternoster_config::unfold::UnfoldRequest;
 use paternoster_engine::EngineError;
-use paternoster_executor::{CellPrograms, InputTensor, StagePrograms, WarmUp};
+use paternoster_executor::{CellPrograms, StagePrograms, WarmUp};
 use paternoster_model::{
-    ModelSpec, SymbolId, TensorSpec, element_count,
+    InputTensor, ModelSpec, SymbolId, TensorSpec, element_count,
     unfold::{CellSpec, Emit, EmitRange, Emitted, NodeType, Nodes, Segment, Source, Tensor, Unfolding},
 };
 use paternoster_profile::{CellSegment, CellTable, Chunk, Halt, Key, Profile, Size, cell_costs, sizes};

@@ -11,9 +11,9 @@ use paternoster_config::{
     unfold::{CellPorts, CellTensor, UnfoldRequest},
 };
 use paternoster_engine::TensorBatch;
-use paternoster_executor::{CellPrograms, InputTensor, Pool, StagePrograms, WarmUp};
+use paternoster_executor::{CellPrograms, Pool, StagePrograms, WarmUp};
 use paternoster_model::{
-    Dims, ModelSpec, SymbolId, TensorSpec, element_count,
+    Dims, InputTensor, ModelSpec, SymbolId, TensorSpec, element_count,
     unfold::{Limit, Nodes, Segment, Unfolding},
 };
 use paternoster_observe::budget::Reservation;

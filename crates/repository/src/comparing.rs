@@ -9,8 +9,7 @@ use paternoster_batching::Ns;
 use paternoster_config::stages::StageRequest;
 use paternoster_device::BufferPool;
 use paternoster_engine::{Batch, BatchInput, BatchOutput, OnnxEngine, Precision, Program, ProgramPort, StopSignal};
-use paternoster_executor::InputTensor;
-use paternoster_model::{DataType, ModelSpec};
+use paternoster_model::{DataType, InputTensor, ModelSpec};
 use paternoster_onnx::{SealedModel, Signature};
 use paternoster_profile::{EnginePoint, EngineTable, EngineTimes, Halt, Size, row_buckets};
 

@@ -21,8 +21,8 @@ use paternoster_config::{
     unfold::UnfoldRequest,
 };
 use paternoster_engine::{OnnxEngine, Precision, Program};
-use paternoster_executor::{InputTensor, ModelHandle, Placement};
-use paternoster_model::ModelSpec;
+use paternoster_executor::{ModelHandle, Placement};
+use paternoster_model::{InputTensor, ModelSpec};
 use paternoster_observe::{
     FIRST_RESPONSE_HISTOGRAM, LatencyMetrics, StartCacheReading, VersionLatencies, budget::Reservation,
 };

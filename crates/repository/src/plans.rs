@@ -2,7 +2,6 @@
 
 use std::{fmt, sync::Arc};
 
-use paternoster_batching::Lengths;
 use paternoster_config::lengths::PreparedLengths;
 use paternoster_engine::{
     BatchAxes, Engines, Precision, Program, ProgramPort, TensorBatch,
@@ -10,7 +9,7 @@ use paternoster_engine::{
     onnxruntime::OnnxProgram,
 };
 use paternoster_executor::{Pool, StagePrograms, check_cards};
-use paternoster_model::TensorSpec;
+use paternoster_model::{Lengths, TensorSpec};
 use paternoster_onnx::SealedModel;
 use tracing::info;
 

@@ -11,8 +11,8 @@ use std::{
 
 use paternoster_batching::Ns;
 use paternoster_config::{stages::StageCuts, unfold::UnfoldRequest};
-use paternoster_executor::{InputTensor, StagePrograms, WarmUp};
-use paternoster_model::ModelSpec;
+use paternoster_executor::{StagePrograms, WarmUp};
+use paternoster_model::{InputTensor, ModelSpec};
 use paternoster_observe::machine;
 use paternoster_profile::{
     CutTable, Findings, Halt, Key, LENGTHS, Profile, Size, Store, choose, digest_of_all, measure, sizes,

@@ -8,8 +8,7 @@ use paternoster_config::{
     pb::{self, model_warmup::input::InputDataType},
     sequences,
 };
-use paternoster_executor::InputTensor;
-use paternoster_model::{DataType, Dims, ModelSpec, element_count};
+use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, element_count};
 use paternoster_observe::budget::Reservation;
 use paternoster_profile::Size;
 use tracing::info;

@@ -2,8 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use paternoster_executor::InputTensor;
-use paternoster_model::{DataType, TensorSpec, text};
+use paternoster_model::{DataType, InputTensor, TensorSpec, text};
 use paternoster_pipeline::{BuiltIn, BuiltInFault, InputRows, StepWork, Stop, Value, WorkerGroup, Workers};
 
 use super::{

@@ -2,8 +2,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use half::{bf16, f16};
-use paternoster_executor::InputTensor;
-use paternoster_model::{DataType, Dims};
+use paternoster_model::{DataType, Dims, InputTensor};
 use paternoster_pipeline::Value;
 
 /// Returns the elements of a tensor of floats; none of a tensor of other elements.

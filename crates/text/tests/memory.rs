@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use paternoster_executor::InputTensor;
-use paternoster_model::{DataType, Dims};
+use paternoster_model::{DataType, Dims, InputTensor};
 use paternoster_pipeline::{BuiltIn, Stop, Value, run_here};
 use paternoster_text::{
     Pool, PoolOptions, Pooling, TextTokenizer, Tokenize, TokenizeOptions, TokenizerFault, TokenizerOptions, Truncate,

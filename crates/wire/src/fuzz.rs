@@ -1,7 +1,7 @@
 //! The fuzz target for request decoding: an admitted request is consistent, and equal in every form.
 
-use paternoster_executor::{InferRequest, InputTensor, OutputTensor, Response};
-use paternoster_model::{Dims, ModelSpec, element_count};
+use paternoster_executor::{InferRequest, OutputTensor, Response};
+use paternoster_model::{Dims, InputTensor, ModelSpec, element_count};
 use prost::Message;
 
 use super::{

@@ -5,12 +5,12 @@ use std::path::Path;
 use paternoster_batching::LaneKnobs;
 use paternoster_lab::{
     simulate::{
-        CellGraph, DeviceTable, Figures, Load, ModelTable, Recorded, RecordedError, Replay, RequestInputs, Served,
-        Setup, run,
+        CellGraph, DeviceTable, Figures, Load, ModelTable, Recorded, RecordedError, RecordedTask, Replay,
+        RequestInputs, Served, Setup, run,
     },
     workload::{Arrivals, Lengths, Trace, Trees},
 };
-use paternoster_observe::timeline::RanTask;
+use paternoster_observe::timeline::{Picture, RanTask};
 
 use super::{
     MOST_REQUESTS, SimulateArgs, SimulateError,
@@ -85,7 +85,7 @@ impl<'a> Ask<'a> {
         let mut after_idle_ns = (args.after_idle_us * NS_PER_US).round() as u64;
         if let Some(path) = &args.recorded {
             let picture = tables::timeline("recorded", path).map_err(SimulateError::Word)?;
-            let recorded = run_as_recorded(&mut models, &picture.tasks());
+            let recorded = run_as_recorded(&mut models, &tasks(&picture));
             after_idle_ns = recorded.map_err(|fault| tells_nothing("recorded", path, &fault))?;
         }
         let trace = args.trace.as_ref().map(|path| Trace::read(path)).transpose()?;
@@ -93,7 +93,7 @@ impl<'a> Ask<'a> {
             (Some(path), Some(trace)) => {
                 let picture = tables::timeline("replay", path).map_err(SimulateError::Word)?;
                 let tables: Vec<&ModelTable> = models.iter().map(|model| &model.table).collect();
-                let (tasks, arrived_ns) = (picture.tasks(), picture.arrivals());
+                let (tasks, arrived_ns) = (tasks(&picture), picture.arrivals());
                 let front = front_ns(args);
                 let before_ns = front.get(front.len() / 2).map_or(0, |front_ns| front_ns.round() as u64 / 2);
                 let reached_ns: Vec<u64> = trace.arrivals_ns.iter().map(|at_ns| at_ns + before_ns).collect();
@@ -270,9 +270,23 @@ fn ahead(args: &SimulateArgs) -> LaneKnobs {
     }
 }
 
+/// Returns the completed tasks of a timeline, as the simulator takes them.
+fn tasks(picture: &Picture) -> Vec<RecordedTask<'_>> {
+    let recorded = |RanTask { model, stage, lane, rows, lengths, from_ns, to_ns }| RecordedTask {
+        model,
+        stage,
+        lane,
+        rows,
+        lengths,
+        from_ns,
+        to_ns,
+    };
+    picture.tasks().into_iter().map(recorded).collect()
+}
+
 /// Makes the models' task times scatter as in a recording, and returns what idle lanes cost there, averaged over the
 /// models.
-fn run_as_recorded(models: &mut [Model], tasks: &[RanTask<'_>]) -> Result<u64, RecordedError> {
+fn run_as_recorded(models: &mut [Model], tasks: &[RecordedTask<'_>]) -> Result<u64, RecordedError> {
     let mut after_idle_ns = 0;
     for model in &mut *models {
         let recorded = Recorded::of(&model.table, tasks)?;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use paternoster_executor::{InferRequest, InputTensor, PoolOptions};
-use paternoster_model::Dims;
+use paternoster_executor::{InferRequest, PoolOptions};
+use paternoster_model::{Dims, InputTensor};
 use tokio_stream::StreamExt;
 use tonic::Code;
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use clap::{Args, FromArgMatches};
 use paternoster::cli::models::{self, ModelsArgs};
 use paternoster_engine::Engines;
-use paternoster_executor::{InferRequest, InputTensor, OutputTensor, Pool, PoolOptions};
-use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
+use paternoster_executor::{InferRequest, OutputTensor, Pool, PoolOptions};
+use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, TensorSpec};
 use paternoster_repository::{Options, Overrides, PoolLoader, Repository};
 use tempfile::TempDir;
 

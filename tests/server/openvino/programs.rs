@@ -10,8 +10,8 @@ use paternoster_engine::{
     Batch, BatchInput, Precision, Program, ProgramPort, StopSignal,
     openvino::{OpenVino, OpenVinoProgram},
 };
-use paternoster_executor::{InferError, InferRequest, InputTensor, ModelHandle, OutputTensor, Pool, PoolOptions};
-use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
+use paternoster_executor::{InferError, InferRequest, ModelHandle, OutputTensor, Pool, PoolOptions};
+use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, TensorSpec};
 use paternoster_onnx::{
     Model, PortDim, Signature,
     build::Graph,

@@ -8,8 +8,7 @@ use paternoster_engine::{
     Batch, BatchInput, BatchOutput, Program, StopSignal,
     onnxruntime::{OnnxProgram, Runtime},
 };
-use paternoster_executor::InputTensor;
-use paternoster_model::{DataType, ModelSpec, TensorSpec};
+use paternoster_model::{DataType, InputTensor, ModelSpec, TensorSpec};
 use paternoster_onnx::{
     Model, Port, Signature, pb,
     weights::Checkpoint,

@@ -4,10 +4,8 @@ use std::{fs, os::unix::fs::symlink, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use paternoster_engine::onnxruntime::Runtime;
-use paternoster_executor::{
-    InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response, ResponseFuture,
-};
-use paternoster_model::Dims;
+use paternoster_executor::{InferError, InferRequest, ModelHandle, Pool, PoolOptions, Response, ResponseFuture};
+use paternoster_model::{Dims, InputTensor};
 use paternoster_observe::MetaCounters;
 use paternoster_onnx::Model;
 use paternoster_repository::{Options, Overrides, PoolLoader, Repository};

@@ -8,8 +8,8 @@ use paternoster::cli::{
     models::{self, ModelsArgs},
     simulate::{self, SimulateArgs},
 };
-use paternoster_executor::{InferRequest, InputTensor};
-use paternoster_model::{DataType, Dims};
+use paternoster_executor::InferRequest;
+use paternoster_model::{DataType, Dims, InputTensor};
 use paternoster_onnx::{Model, build::Graph};
 use paternoster_profile::{Profile, Store};
 use paternoster_repository::{Trials, read_model};

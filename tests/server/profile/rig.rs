@@ -9,8 +9,8 @@ use std::{
 
 use bytes::Bytes;
 use paternoster_engine::onnxruntime::Runtime;
-use paternoster_executor::{InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response};
-use paternoster_model::Dims;
+use paternoster_executor::{InferError, InferRequest, ModelHandle, Pool, PoolOptions, Response};
+use paternoster_model::{Dims, InputTensor};
 use paternoster_onnx::Model;
 use paternoster_profile::Store;
 use paternoster_repository::{Options, Overrides, PoolLoader, Repository};

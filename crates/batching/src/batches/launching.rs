@@ -1,11 +1,12 @@
 //! Forming and launching batches: the meta operations *new* and *stretch* on queued requests, and the launch of a
 //! part's last step. `Batches::offer` calls these after the policy has decided.
 
+use paternoster_model::CellId;
 use smallvec::SmallVec;
 
 use super::{BatchTask, Batches};
 use crate::{
-    Action, Bucket, CellId, Ns, RowSpan, ShapeClass, Task, TaskId,
+    Action, Bucket, Ns, RowSpan, ShapeClass, Task, TaskId,
     arbiter::Lane,
     cost::{Costs, Quantile},
     ids::{PartIx, SubQueueIx},

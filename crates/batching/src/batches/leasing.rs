@@ -1,10 +1,11 @@
 //! Buffer leases as batches see them: whether a batch may take a buffer, and when its leases return to the pipeline.
 
+use paternoster_model::CellId;
 use smallvec::SmallVec;
 
 use super::{Batches, launching::span_of};
 use crate::{
-    CellId, Lease, Ns,
+    Lease, Ns,
     arbiter::Lane,
     ids::BatchIx,
     table::{

@@ -1,9 +1,11 @@
 //! Cuts tasks that would hold the last lane for too long, so that other models find it free soon. Requests stay whole
 //! where at least one fits; otherwise the first is cut into rows, if its rows may run apart.
 
+use paternoster_model::CellId;
+
 use super::Batches;
 use crate::{
-    CellId, Ns, ShapeClass,
+    Ns, ShapeClass,
     ids::{PartIx, RequestIx, SubQueueIx},
     offer::TimeLimit,
     policy::Selection,

@@ -9,8 +9,10 @@ mod outcomes;
 
 use std::collections::BTreeMap;
 
+use paternoster_model::CellId;
+
 use super::{
-    CellId, End, Knobs, Ns, Rejection, ShapeClass, TaskId,
+    End, Knobs, Ns, Rejection, ShapeClass, TaskId,
     arbiter::Lane,
     cost::Quantile,
     ids::{PartIx, RequestIx, SubQueueIx},

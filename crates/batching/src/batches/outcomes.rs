@@ -4,6 +4,7 @@
 //! Rows pause if their client has more responses pending than it takes, so that no further response is made. They are
 //! in no batch and occupy no lane. Their request still ends at its deadline or when the client cancels it.
 
+use paternoster_model::{CellId, Next, RowOutcome};
 use smallvec::SmallVec;
 
 use super::{
@@ -11,7 +12,7 @@ use super::{
     launching::{best_level, longest},
 };
 use crate::{
-    CellId, End, Next, Ns, PartOrder, RowOutcome, TaskId,
+    End, Ns, PartOrder, TaskId,
     ids::{PartIx, RequestIx},
     ledger::{BatchSpan, InFlightTask},
     queue::BatchKey,

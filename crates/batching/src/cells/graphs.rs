@@ -1,7 +1,7 @@
 //! The cell graphs of boarded requests (BatchMaker sections 3.1 and 4.3). A request runs through its model's segments
 //! in order; each segment unfolds into subgraphs, whose ready nodes are in `queues`.
 
-use paternoster_model::unfold::Unfolded;
+use paternoster_model::{CellId, unfold::Unfolded};
 use slab::Slab;
 use smallvec::SmallVec;
 
@@ -11,7 +11,7 @@ use super::{
     queues::{JourneyIx, NodeRow, Origin, Queues, Subgraph, SubgraphIx},
     slots::{FreeSlots, HeldSlots, slots},
 };
-use crate::{CellId, CellKnobs, LaneId, SegmentKnobs, graph::most_nodes, hold::hold, ids::RequestIx};
+use crate::{CellKnobs, LaneId, SegmentKnobs, graph::most_nodes, hold::hold, ids::RequestIx};
 
 /// A boarded request: its graph, its progress and its state slots.
 #[derive(Debug)]

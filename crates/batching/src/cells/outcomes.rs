@@ -1,11 +1,13 @@
 //! Outcomes of a task of cells: nodes make other nodes ready, end their requests, or run again in halves of the failed
 //! task.
 
+use paternoster_model::{Next, RowOutcome};
+
 use super::{
     queues::NodeRow,
     scheduling::{CellTask, Cells},
 };
-use crate::{End, Next, Ns, RowOutcome, TaskId, cost::class_of, ledger::InFlightTask, version::StepContext};
+use crate::{End, Ns, TaskId, cost::class_of, ledger::InFlightTask, version::StepContext};
 
 impl Cells {
     // ## running => (ready again | ended), row by row

@@ -2,11 +2,14 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use paternoster_model::unfold::{Topology, Unfolded};
+use paternoster_model::{
+    CellId,
+    unfold::{Topology, Unfolded},
+};
 use smallvec::smallvec;
 
 use super::{graphs::CellGraphs, queues::NodeRow};
-use crate::{CellId, CellKnobs, LaneId, SegmentKnobs, ids::RequestIx};
+use crate::{CellKnobs, LaneId, SegmentKnobs, ids::RequestIx};
 
 const LANE: LaneId = LaneId(0);
 const OTHER: LaneId = LaneId(1);

@@ -7,12 +7,13 @@ mod sharing;
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use paternoster_model::RowOutcome;
 use slab::Slab;
 use smallvec::SmallVec;
 
 use self::{limiting::Limiting, sharing::SharedCells};
 use super::{
-    Action, Actions, Arrival, Counters, End, Event, Knobs, LaneId, ModelId, Ns, ReqId, RowOutcome, TaskId,
+    Action, Actions, Arrival, Counters, End, Event, Knobs, LaneId, ModelId, Ns, ReqId, TaskId,
     arbiter::{Arbiter, Grant, Lane},
     group::{self, VersionScheduler},
     ids::{GroupIx, RequestIx},

@@ -4,11 +4,12 @@
 
 use std::collections::BTreeMap;
 
+use paternoster_model::CellId;
 use smallvec::SmallVec;
 
 use super::{Core, limiting::may_join};
 use crate::{
-    Action, Actions, CellId, CellKind, LaneId, Ns,
+    Action, Actions, CellKind, LaneId, Ns,
     arbiter::Lane,
     cells::{Place, longest, predict},
     cost::class_of,

@@ -13,11 +13,12 @@ mod parts;
 mod stage;
 mod steps;
 
+use paternoster_model::CellId;
 use smallvec::SmallVec;
 
 pub(super) use self::steps::StepTerms;
 use self::{stage::Stage, steps::StepLaw};
-use super::{CellId, Ns, ShapeClass};
+use super::{Ns, ShapeClass};
 
 /// Profiled latencies of a pipeline, as plain data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,9 +1,10 @@
 //! The sizes in which a batch should run: whole or in parts (DVABatch section 7.2, Policy II).
 
+use paternoster_model::CellId;
 use smallvec::SmallVec;
 
 use super::{Costs, length_of};
-use crate::{CellId, ShapeClass};
+use crate::ShapeClass;
 
 /// Sizes in rows, in execution order.
 pub(crate) type Parts = SmallVec<[u32; 8]>;

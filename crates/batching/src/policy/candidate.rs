@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use paternoster_model::Lengths;
 use smallvec::SmallVec;
 
 use super::{
@@ -13,7 +14,7 @@ use super::{
     forecast::{Run, gain_ns},
 };
 use crate::{
-    Lengths, Ns, ShapeClass,
+    Ns, ShapeClass,
     cost::length_of,
     ids::{RequestIx, SubQueueIx},
     queue::{BoardingOrder, ByLength, SubQueue, first_within},

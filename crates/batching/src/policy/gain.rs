@@ -1,12 +1,14 @@
 //! Whether newcomers should join a batch in progress, judged by mean latency. In the papers they join whenever no
 //! target is missed. If the engine gains little from batching, that only delays the requests that came first.
 
+use paternoster_model::CellId;
+
 use super::{
     View,
     forecast::{Run, gain_ns},
 };
 use crate::{
-    CellId, Ns, ShapeClass,
+    Ns, ShapeClass,
     cost::Quantile,
     ids::RequestIx,
     ledger::Request,

@@ -1,12 +1,13 @@
 //! The slack time predictor (LazyBatching section IV-C): whether newcomers may be pushed onto a stack of batches
 //! without making any of its rows late.
 
+use paternoster_model::CellId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use crate::{
-    CellId, Ns, ShapeClass,
+    Ns, ShapeClass,
     cost::{Costs, Quantile},
     graph::{SlackNs, single_input_exec_time},
     queue::first_within,

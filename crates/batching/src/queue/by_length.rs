@@ -6,8 +6,10 @@ use std::{
     ops::Bound::{Excluded, Included, Unbounded},
 };
 
+use paternoster_model::Lengths;
+
 use crate::{
-    Lengths, Ns,
+    Ns,
     ids::{NOT_THEIR_TURN, RequestIx, SubQueueIx},
     ledger::{Request, RequestState},
 };

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use paternoster_model::Lengths;
 use slab::Slab;
 
 use super::{
@@ -20,7 +21,7 @@ use super::{
     targets::Targets,
 };
 use crate::{
-    Lengths, Ns, RequestKey, ShapeClass,
+    Ns, RequestKey, ShapeClass,
     ids::{NOT_THEIR_TURN, RequestIx, SubQueueIx},
     ledger::{Ledger, Request, RequestState},
 };

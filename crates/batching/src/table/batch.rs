@@ -3,10 +3,11 @@
 
 use std::collections::BTreeSet;
 
+use paternoster_model::CellId;
 use smallvec::SmallVec;
 
 use super::{places::Places, spare::SpareRows};
-use crate::{CellId, Ns, PartOrder, ShapeClass, TaskId, ids::PartIx, ledger::BatchSpan, queue::BatchKey};
+use crate::{Ns, PartOrder, ShapeClass, TaskId, ids::PartIx, ledger::BatchSpan, queue::BatchKey};
 
 /// A batch, from *new* to the end of its last part: the state shared by its parts, and the parts.
 #[derive(Debug)]

@@ -18,6 +18,7 @@ use std::{
     ops::{Index, IndexMut},
 };
 
+use paternoster_model::CellId;
 use slab::Slab;
 use smallvec::{SmallVec, smallvec};
 
@@ -27,7 +28,7 @@ use self::{
     spare::SpareRows,
 };
 use super::{
-    CellId, Ns, PartOrder, RowSpan, ShapeClass, TaskId,
+    Ns, PartOrder, RowSpan, ShapeClass, TaskId,
     ids::{BatchIx, PartIx},
     ledger::{BatchSpan, Ledger},
     queue::BatchKey,

@@ -15,10 +15,11 @@
 //! *Uses* record which tasks in flight read or write which rows of a buffer. They determine which tasks a new task must
 //! not overtake on the device.
 
+use paternoster_model::{CellId, Next};
 use smallvec::SmallVec;
 
 use super::batch::Batch;
-use crate::{CellId, LaneId, Lease, Next, StageKnobs, TaskId};
+use crate::{LaneId, Lease, StageKnobs, TaskId};
 
 /// The stages of one version and their buffers.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Buckets: in which of them a task runs, and the times that policies see.
 
-use paternoster_model::unfold::Unfolded;
+use paternoster_model::{CellId, unfold::Unfolded};
 use proptest::prelude::*;
 use smallvec::SmallVec;
 
@@ -11,8 +11,8 @@ use super::{
     same_each_time,
 };
 use crate::{
-    Action, Actions, Arrival, CellId, CellKind, CellKnobs, Core, CostPoint, CostTable, Event, Knobs, LaneKnobs,
-    ModelId, Ns, SegmentKnobs, StageKnobs, TaskId,
+    Action, Actions, Arrival, CellKind, CellKnobs, Core, CostPoint, CostTable, Event, Knobs, LaneKnobs, ModelId, Ns,
+    SegmentKnobs, StageKnobs, TaskId,
     cost::{Costs, Quantile},
 };
 

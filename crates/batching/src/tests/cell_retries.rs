@@ -1,11 +1,11 @@
 //! Rows of failed cell tasks run again, in halves, until the rows that fail on their own are found.
 
-use paternoster_model::unfold::Unfolded;
+use paternoster_model::{CellId, Next, RowOutcome, unfold::Unfolded};
 
 use super::cellular::{cell, cellular, chain, core, done, failed, merging, paper, request, said, tree};
 use crate::{
-    Arrival, CellId, CellKind, CellKnobs, Core, CostPoint, CostTable, Event, Knobs, LaneId, LaneKnobs, LazyCellKnobs,
-    ModelId, Next, Policy, ReqId, RowOutcome, SegmentKnobs, StageKnobs, TaskId,
+    Arrival, CellKind, CellKnobs, Core, CostPoint, CostTable, Event, Knobs, LaneId, LaneKnobs, LazyCellKnobs, ModelId,
+    Policy, ReqId, SegmentKnobs, StageKnobs, TaskId,
 };
 
 /// A core on one lane whose actions are returned as text and whose invariants are checked.

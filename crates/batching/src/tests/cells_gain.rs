@@ -1,9 +1,9 @@
 //! Which type of cells runs next: a stage (type 0), then a chain (type 1), on one lane.
 
-use paternoster_model::unfold::Unfolded;
+use paternoster_model::{CellId, unfold::Unfolded};
 
 use super::cellular::{cell, cellular, core, done, failed, request, said};
-use crate::{CellId, Core, CostPoint, CostTable, Event, Knobs, LaneKnobs, Ns, SegmentKnobs, StageKnobs};
+use crate::{Core, CostPoint, CostTable, Event, Knobs, LaneKnobs, Ns, SegmentKnobs, StageKnobs};
 
 /// Time of a step of the chain, for any number of rows.
 const STEPS: Ns = 20;

@@ -1,11 +1,11 @@
 //! `lazy` over cells: an encoder (type 0) followed by a decoder (type 1).
 
-use paternoster_model::unfold::Unfolded;
+use paternoster_model::{CellId, unfold::Unfolded};
 
 use super::cellular::{core, done, request, said};
 use crate::{
-    Action, Arrival, CellId, CellKnobs, CellularKnobs, Core, CostPoint, CostTable, Event, Knobs, LaneKnobs,
-    LazyCellKnobs, ModelId, Ns, Policy, SegmentKnobs, StageKnobs,
+    Action, Arrival, CellKnobs, CellularKnobs, Core, CostPoint, CostTable, Event, Knobs, LaneKnobs, LazyCellKnobs,
+    ModelId, Ns, Policy, SegmentKnobs, StageKnobs,
 };
 
 /// Durations of a task of the encoder and of the decoder, for any number of rows.

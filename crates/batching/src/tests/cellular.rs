@@ -6,14 +6,17 @@ use std::{
     sync::Arc,
 };
 
-use paternoster_model::unfold::{Topology, Unfolded};
+use paternoster_model::{
+    CellId, Next, RowOutcome,
+    unfold::{Topology, Unfolded},
+};
 use proptest::{collection::vec, prelude::*};
 use smallvec::SmallVec;
 
 use super::pool::arrival;
 use crate::{
-    Action, Actions, Arrival, CellId, CellKnobs, CellularKnobs, Core, CostPoint, CostTable, End, Event, Knobs, LaneId,
-    LaneKnobs, ModelId, Next, Policy, Rejection, ReqId, RowOutcome, SegmentKnobs, StageKnobs, Task, TaskId,
+    Action, Actions, Arrival, CellKnobs, CellularKnobs, Core, CostPoint, CostTable, End, Event, Knobs, LaneId,
+    LaneKnobs, ModelId, Policy, Rejection, ReqId, SegmentKnobs, StageKnobs, Task, TaskId,
 };
 
 const MODEL: ModelId = ModelId(0);

@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use paternoster_model::unfold::Unfolded;
+use paternoster_model::{CellId, unfold::Unfolded};
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use rand_distr::{Distribution, Exp, LogNormal};
 
 use super::cellular::{cell, cellular, core, paper, request};
 use crate::{
-    Action, CellId, CellKnobs, CellularKnobs, ChunkKnobs, Core, CostPoint, CostTable, End, Event, Knobs, LaneKnobs,
+    Action, CellKnobs, CellularKnobs, ChunkKnobs, Core, CostPoint, CostTable, End, Event, Knobs, LaneKnobs,
     LazyCellKnobs, Ns, Policy, ReqId, SegmentKnobs, Task,
 };
 

@@ -1,10 +1,11 @@
 //! Predicted latencies: profiled tables, learning online, sums over stages.
 
+use paternoster_model::CellId;
 use proptest::prelude::*;
 
 use super::same_each_time;
 use crate::{
-    CellId, CostPoint, CostTable, Ns, ShapeClass,
+    CostPoint, CostTable, Ns, ShapeClass,
     cost::{Costs, Quantile},
 };
 

@@ -6,8 +6,10 @@
 
 use std::collections::VecDeque;
 
+use paternoster_model::CellId;
+
 use super::ride::{Ride, chain, latencies};
-use crate::{CellId, DiversityKnobs, Knobs, Lease, LoadDiversity, OperatorDiversity, Policy, WindowKnobs};
+use crate::{DiversityKnobs, Knobs, Lease, LoadDiversity, OperatorDiversity, Policy, WindowKnobs};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Buffer {

@@ -3,16 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use paternoster_model::unfold::Unfolded;
+use paternoster_model::{CellId, Next, RowOutcome, unfold::Unfolded};
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use rand_distr::{Distribution, Exp, LogNormal};
 use smallvec::SmallVec;
 
 use super::pool::arrival;
 use crate::{
-    Action, CellId, CellKnobs, CellularKnobs, Core, CostPoint, CostTable, End, Event, Knobs, LaneId, LaneKnobs,
-    LazyCellKnobs, ModelId, Next, Ns, Policy, QueueingKnobs, ReqId, RowOutcome, SegmentKnobs, StageKnobs, Task,
-    WindowKnobs,
+    Action, CellKnobs, CellularKnobs, Core, CostPoint, CostTable, End, Event, Knobs, LaneId, LaneKnobs, LazyCellKnobs,
+    ModelId, Ns, Policy, QueueingKnobs, ReqId, SegmentKnobs, StageKnobs, Task, WindowKnobs,
 };
 
 const MS: Ns = 1_000_000;

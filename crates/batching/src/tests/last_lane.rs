@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use paternoster_model::unfold::Unfolded;
+use paternoster_model::{CellId, unfold::Unfolded};
 
 use super::{
     cellular::{cell, cellular, request as cells_request},
@@ -12,8 +12,8 @@ use super::{
     timeline::{Timeline, rows_of, staged},
 };
 use crate::{
-    AdaptiveKnobs, Arrival, CellId, CellKnobs, ChunkKnobs, Core, CostPoint, CostTable, DeferredKnobs, DiversityKnobs,
-    End, Event, Knobs, LaneId, LaneKnobs, LazyKnobs, ModelId, Ns, Policy, PolicyKind, ReqId, SegmentKnobs, Task,
+    AdaptiveKnobs, Arrival, CellKnobs, ChunkKnobs, Core, CostPoint, CostTable, DeferredKnobs, DiversityKnobs, End,
+    Event, Knobs, LaneId, LaneKnobs, LazyKnobs, ModelId, Ns, Policy, PolicyKind, ReqId, SegmentKnobs, Task,
     WindowKnobs,
 };
 

@@ -1,10 +1,12 @@
 //! LazyBatching's figures 4, 8 and 10, and the rules of the stack (section IV-B), table by table.
 
+use paternoster_model::CellId;
+
 use super::{
     pool::{DynamicBatching, arrival, serial, window},
     timeline::{Timeline, UNIT, staged},
 };
-use crate::{Arrival, CellId, Knobs, LazyKnobs, ModelId, Ns, Policy, Predictor, ReqId, Task, WindowKnobs};
+use crate::{Arrival, Knobs, LazyKnobs, ModelId, Ns, Policy, Predictor, ReqId, Task, WindowKnobs};
 
 /// Knobs of the figures' servers, which push all waiting requests: there is no objective that a push could break.
 fn paper() -> LazyKnobs {

@@ -1,10 +1,12 @@
 //! Edge cases of the batch table and of leases: which requests join and leave, which tasks wait for others, and which
 //! leases are returned.
 
+use paternoster_model::{CellId, Next};
+
 use super::ride::{Ride, chain, flat, latencies};
 use crate::{
-    Arrival, CellId, DiversityKnobs, End, InputDiversity, Knobs, LaneKnobs, LazyKnobs, LoadDiversity, Next, Ns,
-    OperatorDiversity, PartOrder, Policy, Predictor, QueueingKnobs, ReqId, RequestKey, Task, TaskId, WindowKnobs,
+    Arrival, DiversityKnobs, End, InputDiversity, Knobs, LaneKnobs, LazyKnobs, LoadDiversity, Ns, OperatorDiversity,
+    PartOrder, Policy, Predictor, QueueingKnobs, ReqId, RequestKey, Task, TaskId, WindowKnobs,
 };
 
 fn window() -> Policy {

@@ -3,12 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use paternoster_model::unfold::Unfolded;
+use paternoster_model::{CellId, unfold::Unfolded};
 
 use super::cellular::{cell, cellular, core, request};
-use crate::{
-    Action, CellId, Core, CostPoint, CostTable, Event, Knobs, LaneKnobs, Ns, ReqId, SegmentKnobs, StageKnobs, Task,
-};
+use crate::{Action, Core, CostPoint, CostTable, Event, Knobs, LaneKnobs, Ns, ReqId, SegmentKnobs, StageKnobs, Task};
 
 const US: Ns = 1_000;
 const MS: Ns = 1_000_000;

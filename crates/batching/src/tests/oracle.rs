@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use paternoster_model::{Lengths, Next, RowOutcome};
+
 use super::triton::{self, Verdict};
 use crate::{
-    Arrival, End, Knobs, Lengths, ModelId, Next, Ns, Policy, QueueKnobs, Rejection, ReqId, RequestKey, RowOutcome,
-    Task, TaskId, TimeoutAction,
+    Arrival, End, Knobs, ModelId, Ns, Policy, QueueKnobs, Rejection, ReqId, RequestKey, Task, TaskId, TimeoutAction,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

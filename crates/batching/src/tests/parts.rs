@@ -1,12 +1,13 @@
 //! The part sizes in which a batch runs best: DVABatch's policy II (section 7.2, figure 13).
 
+use paternoster_model::CellId;
 use proptest::prelude::*;
 
 use super::{
     cost::{costs, lengths},
     same_each_time,
 };
-use crate::{CellId, Ns, cost::Costs};
+use crate::{Ns, cost::Costs};
 
 const ONLY: CellId = CellId(0);
 const THRESHOLD: f64 = 0.98;

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use paternoster_model::RowOutcome;
+
 use super::{
     driver::{Driver, drives},
     oracle::Oracle,
 };
 use crate::{
     Action, Actions, Arrival, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, QueueKnobs, QueueingKnobs, ReqId,
-    RequestKey, RowOutcome, Task, TaskId, WindowKnobs,
+    RequestKey, Task, TaskId, WindowKnobs,
 };
 
 /// A driver, and what the oracle knows.

@@ -3,6 +3,7 @@
 //! Every step is checked against the oracle and the invariants (`pool`). Every run must finish with each request ended
 //! exactly once. The runs are reproducible, and must have covered every rare case.
 
+use paternoster_model::{CellId, Next, RowOutcome};
 use proptest::{
     collection::vec,
     prelude::*,
@@ -10,9 +11,7 @@ use proptest::{
 };
 
 use super::pool::{DynamicBatching, Pool, arrival, window as window_of};
-use crate::{
-    Arrival, CellId, Counters, Knobs, ModelId, Next, QueueKnobs, ReqId, RequestKey, RowOutcome, TaskId, TimeoutAction,
-};
+use crate::{Arrival, Counters, Knobs, ModelId, QueueKnobs, ReqId, RequestKey, TaskId, TimeoutAction};
 
 const RUNS: u32 = 400;
 const MODELS: u32 = 3;

@@ -4,13 +4,15 @@
 //! Requests are letters, tasks `#0`, `#1`, … in launch order. A task takes [`TAKES_NS`] unless a test specifies
 //! otherwise.
 
+use paternoster_model::{CellId, Next, RowOutcome};
+
 use super::{
     driver::{Driver, drives},
     pool::arrival,
 };
 use crate::{
-    Action, Arrival, CellId, CostPoint, CostTable, Counters, Event, Knobs, LaneId, LaneKnobs, Lease, ModelId, Next, Ns,
-    Policy, ReqId, RowOutcome, StageKnobs, Task, TaskId,
+    Action, Arrival, CostPoint, CostTable, Counters, Event, Knobs, LaneId, LaneKnobs, Lease, ModelId, Ns, Policy,
+    ReqId, StageKnobs, Task, TaskId,
     table::batch::{Part, Step, StepState},
 };
 

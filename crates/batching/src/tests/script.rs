@@ -6,8 +6,10 @@
 //! - `cancel a`; `resume a`; `wake`; `drain 0`;
 //! - `#0 done`, `#0 fails`, or `#0 on+ again failed …`: outcomes row by row, with `+` if the row produced a response.
 
+use paternoster_model::{CellId, Next, RowOutcome};
+
 use super::pool::{Pool, arrival};
-use crate::{Action, Arrival, CellId, End, ModelId, Next, Ns, Rejection, ReqId, RequestKey, RowOutcome, Task, TaskId};
+use crate::{Action, Arrival, End, ModelId, Ns, Rejection, ReqId, RequestKey, Task, TaskId};
 
 /// Plays a table. Every line must result in exactly the actions that it lists.
 pub(super) fn play(pool: &mut Pool, table: &[(Ns, &str, &str)]) {

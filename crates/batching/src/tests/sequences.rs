@@ -1,10 +1,10 @@
 //! Requests of sequences through the core: one after the other, in exclusive slots, until an end that always comes.
 
-use paternoster_model::{CorrelationId, InSequence, unfold::Unfolded};
+use paternoster_model::{CellId, CorrelationId, InSequence, unfold::Unfolded};
 
 use super::cellular::{core, done, request, said};
 use crate::{
-    Action, Arrival, CellId, CellKnobs, CellularKnobs, Core, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy,
+    Action, Arrival, CellKnobs, CellularKnobs, Core, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy,
     QueueKnobs, QueueingKnobs, ReqId, SegmentKnobs, SequenceKnobs, TaskId, TimeoutAction, WindowKnobs,
 };
 

@@ -1,11 +1,11 @@
 //! Cells of one kind from several versions: shared tasks, and each version's part in them.
 
-use paternoster_model::unfold::Unfolded;
+use paternoster_model::{CellId, Next, RowOutcome, unfold::Unfolded};
 
 use super::cellular::{done, failed, request, said};
 use crate::{
-    Arrival, CellId, CellKind, CellKnobs, CellularKnobs, Core, Event, Knobs, LaneId, LaneKnobs, LazyCellKnobs, ModelId,
-    Next, Policy, ReqId, RowOutcome, SegmentKnobs, TaskId,
+    Arrival, CellKind, CellKnobs, CellularKnobs, Core, Event, Knobs, LaneId, LaneKnobs, LazyCellKnobs, ModelId, Policy,
+    ReqId, SegmentKnobs, TaskId,
 };
 
 const KIND: CellKind = CellKind(7);

@@ -1,5 +1,6 @@
 //! Slack: LazyBatching's equations 1 and 2, algorithm 1, and the stack of figure 10.
 
+use paternoster_model::CellId;
 use proptest::prelude::*;
 
 use super::{
@@ -7,7 +8,7 @@ use super::{
     same_each_time,
 };
 use crate::{
-    CellId, Ns, Predictor, ShapeClass,
+    Ns, Predictor, ShapeClass,
     cost::{Costs, Quantile},
     graph::single_input_exec_time,
     policy::slack::{Entry, SlackPredictor, Waiting, slack_alone, slack_batched},

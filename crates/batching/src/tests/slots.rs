@@ -1,14 +1,13 @@
 //! The slots that rows of tasks use.
 
-use paternoster_model::unfold::Unfolded;
+use paternoster_model::{CellId, unfold::Unfolded};
 
 use super::{
     cellular::{cell, cellular, chain, core, done, request, tree},
     pool::arrival,
 };
 use crate::{
-    Action, Actions, Arrival, CellId, CellKind, CellKnobs, Event, Knobs, LaneKnobs, ModelId, ReqId, RowSpan,
-    SegmentKnobs,
+    Action, Actions, Arrival, CellKind, CellKnobs, Event, Knobs, LaneKnobs, ModelId, ReqId, RowSpan, SegmentKnobs,
 };
 
 const AHEAD: LaneKnobs = LaneKnobs { horizon_ns: 1_000, depth: 3 };

@@ -1,17 +1,21 @@
 //! Random runs over pipelines of stages, under every policy, with and without lanes that look ahead: the invariants
 //! hold after each event, and every request ends.
 
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-use proptest::{collection::vec, prelude::*};
+use paternoster_model::{CellId, Next, RowOutcome};
+use proptest::{
+    collection::vec,
+    prelude::*,
+    test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
+};
 
 use super::{
     driver::{Driver, drives},
     pool::arrival,
 };
 use crate::{
-    Action, AdaptiveKnobs, Arrival, CellId, Counters, DeferredKnobs, DiversityKnobs, Event, InputDiversity, Knobs,
-    LaneId, LaneKnobs, LazyKnobs, LoadDiversity, ModelId, Next, Ns, OperatorDiversity, PartOrder, Policy, PolicyKind,
-    Predictor, ReqId, RowOutcome, StageKnobs, Task, WindowKnobs,
+    Action, AdaptiveKnobs, Arrival, Counters, DeferredKnobs, DiversityKnobs, Event, InputDiversity, Knobs, LaneId,
+    LaneKnobs, LazyKnobs, LoadDiversity, ModelId, Ns, OperatorDiversity, PartOrder, Policy, PolicyKind, Predictor,
+    ReqId, StageKnobs, Task, WindowKnobs,
 };
 
 const RUNS: u32 = 600;

@@ -6,13 +6,15 @@
 
 use std::collections::BTreeMap;
 
+use paternoster_model::{CellId, Next, RowOutcome};
+
 use super::{
     driver::{Driver, drives},
     pool::arrival,
 };
 use crate::{
-    Action, Arrival, CellId, CostPoint, CostTable, Counters, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Next, Ns,
-    Policy, Rejection, ReqId, RowOutcome, StageKnobs, Task, table::batch::Part,
+    Action, Arrival, CostPoint, CostTable, Counters, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy,
+    Rejection, ReqId, StageKnobs, Task, table::batch::Part,
 };
 
 /// One time unit of the figures.

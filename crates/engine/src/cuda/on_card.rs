@@ -2,12 +2,11 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use paternoster_batching::Lengths;
 use paternoster_device::{
     DeviceError, StreamId,
     cuda::{Address, Capture, Compiler, Cuda},
 };
-use paternoster_model::{Dims, IndexRange};
+use paternoster_model::{Dims, IndexRange, Lengths};
 
 use super::{Loaded, Plan, Prepared, Weights, Workspace};
 use crate::{Batch, CardProgram, CardWeights, CardWorkspace, EngineError, Execution, Program, RunParameters, RunSize};

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use paternoster_batching::{CellId, Next, RowOutcome};
 use paternoster_device::BufferPool;
-use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
+use paternoster_model::{CellId, DataType, Dims, ModelSpec, Next, RowOutcome, TensorSpec};
 
 use super::MAX_RESPONSES;
 use crate::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, RowDelay, RowFailure};

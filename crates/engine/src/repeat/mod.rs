@@ -3,13 +3,11 @@
 
 mod elements;
 
-use paternoster_batching::{CellId, Next, RowOutcome};
+pub use elements::RepeatElements;
 use paternoster_device::BufferPool;
-use paternoster_model::{DataType, Dims, ModelSpec};
+use paternoster_model::{CellId, DataType, Dims, ModelSpec, Next, RowOutcome};
 
 use super::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, RowFailure};
-
-pub use elements::RepeatElements;
 
 /// Most responses of one request.
 pub(super) const MAX_RESPONSES: u32 = 65_536;

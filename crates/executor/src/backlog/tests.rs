@@ -7,11 +7,11 @@ use bytes::Bytes;
 use paternoster_batching::{Knobs, Policy, WindowKnobs};
 use paternoster_device::BufferPool;
 use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, Repeat};
-use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
+use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, TensorSpec};
 use paternoster_observe::timeline::{Record, Timeline};
 
 use super::*;
-use crate::{InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response};
+use crate::{InferError, InferRequest, ModelHandle, Pool, PoolOptions, Response};
 
 const LIMITS: BacklogLimits = BacklogLimits { stream_bytes: 10, connection_bytes: 40, total_bytes: 100 };
 

@@ -15,18 +15,15 @@ mod unfolded_state;
 
 pub(crate) use memory::{JourneyMemory, StateBudget};
 pub(super) use node::{Node, length};
+use paternoster_model::{
+    InSequence, InputTensor, ModelSpec,
+    unfold::{ProvidedInput, UnfoldError, Unfolded},
+};
 pub use plan::CellPrograms;
 pub(super) use plan::Keep;
 pub(super) use row::{ProgramInputs, Row, fits};
 pub(super) use sequence::SequenceState;
 pub(super) use unfolded_state::{NodePlace, UnfoldedState};
-
-use paternoster_model::{
-    InSequence, ModelSpec,
-    unfold::{ProvidedInput, UnfoldError, Unfolded},
-};
-
-use crate::InputTensor;
 
 /// Computes the graph that a request with these inputs unfolds into.
 ///

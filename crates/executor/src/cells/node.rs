@@ -1,9 +1,8 @@
 //! One node of a request: gathers its inputs and stores its outputs.
 
 use bytes::Bytes;
-use paternoster_batching::{Next, RowOutcome};
 use paternoster_model::{
-    DataType, Dims, TensorSpec,
+    DataType, Dims, Next, RowOutcome, TensorSpec,
     unfold::{EmitRange, NodeType, Nodes, Segment, Source, Start},
 };
 

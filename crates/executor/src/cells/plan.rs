@@ -2,17 +2,16 @@
 
 use std::{fmt, sync::Arc};
 
-use paternoster_batching::{CellId, CellKind, CellKnobs, ChunkKnobs, SegmentKnobs, StageKnobs};
+use paternoster_batching::{CellKind, CellKnobs, ChunkKnobs, SegmentKnobs, StageKnobs};
 use paternoster_engine::{Program, ProgramPort};
 use paternoster_model::{
-    DataType, ModelSpec, TensorSpec,
+    CellId, DataType, InputTensor, ModelSpec, TensorSpec,
     unfold::{CellSpec, EmitRange, Emitted, NodeType, Nodes, Segment, Source, Tensor, Unfolding},
 };
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
 use super::row::{ProgramInputs, Row, fits};
-use crate::InputTensor;
 
 /// The compiled cells of a version, and how its requests unfold into them.
 pub struct CellPrograms {

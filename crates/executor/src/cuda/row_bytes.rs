@@ -1,7 +1,6 @@
 //! Sizes of tensors' rows on a card.
 
-use paternoster_batching::Lengths;
-use paternoster_model::{Dims, TensorSpec, element_count};
+use paternoster_model::{Dims, Lengths, TensorSpec, element_count};
 use smallvec::SmallVec;
 
 /// Bytes of a word. Kernels move rows in whole words.

@@ -3,16 +3,17 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use paternoster_batching::{ReqId, RowOutcome, SequenceNo, Task, TaskId};
+use paternoster_batching::{ReqId, SequenceNo, Task, TaskId};
 use paternoster_device::{Access, BufferId, Device, DeviceError, cuda::Cuda};
 use paternoster_engine::RowFailure;
+use paternoster_model::RowOutcome;
 use smallvec::SmallVec;
 
 use super::{
     graph::{GraphSize, OnCard},
     parameters::Section,
 };
-use crate::{job::Job, job::Outputs};
+use crate::job::{Job, Outputs};
 
 /// A version on a card. Owned by the card's thread.
 pub(super) trait CardVersion {

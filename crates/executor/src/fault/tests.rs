@@ -12,14 +12,14 @@ use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender};
 use paternoster_batching::Knobs;
 use paternoster_engine::{Batch, EngineError, Execution, Program};
-use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
+use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, TensorSpec};
 use paternoster_observe::{
     RequestEnd,
     timeline::{Record, Timeline},
 };
 
 use super::*;
-use crate::{InferRequest, InputTensor, ModelHandle, PoolOptions, Response};
+use crate::{InferRequest, ModelHandle, PoolOptions, Response};
 
 /// A program that waits at each run and then fails.
 struct Gated {

@@ -3,10 +3,9 @@
 
 use std::{iter, ops::Range, sync::Arc, time::Instant};
 
-use paternoster_batching::{Lengths, Next, RowOutcome};
 use paternoster_device::BufferPool;
 use paternoster_engine::{Batch, BatchInput, BatchOutput, RowFailure, StopSignal};
-use paternoster_model::{Dims, TensorSpec, element_count, unfold::CellSpec};
+use paternoster_model::{Dims, Lengths, Next, RowOutcome, TensorSpec, element_count, unfold::CellSpec};
 use paternoster_observe::ExecutionTimings;
 use smallvec::SmallVec;
 

@@ -81,10 +81,11 @@ impl VersionPairs {
 
 #[cfg(test)]
 mod tests {
+    use paternoster_batching::{Bucket, LaneId, ShapeClass, TaskId};
+    use paternoster_model::CellId;
     use smallvec::SmallVec;
 
     use super::*;
-    use paternoster_batching::{Bucket, CellId, LaneId, ShapeClass, TaskId};
 
     const LEASE: Lease = Lease { boundary: 0, pair: 1 };
 

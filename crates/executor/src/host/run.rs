@@ -2,17 +2,16 @@
 
 use std::sync::Arc;
 
-use paternoster_batching::Lengths;
 use paternoster_device::BufferPool;
 use paternoster_engine::StopSignal;
+use paternoster_model::Lengths;
 use smallvec::SmallVec;
 
 use super::{boundary::Places, cell_task::CellTask, stage_task::StageTask, whole_task::WholeTask, work::HostTask};
 use crate::{
     cells::{CellPrograms, UnfoldedState},
     gather::Part,
-    job::Member,
-    job::TaskOutput,
+    job::{Member, TaskOutput},
     stages::{Programs, Stages},
 };
 

@@ -4,16 +4,16 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use paternoster_batching::{
-    Action, Arrival, CellularKnobs, Core, End, Event, Knobs, LaneId, LaneKnobs, Lengths, ModelId, Ns, Policy, ReqId,
-    RequestKey, Task,
+    Action, Arrival, CellularKnobs, Core, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, ReqId, RequestKey,
+    Task,
 };
 use paternoster_device::BufferPool;
 use paternoster_engine::StopSignal;
-use paternoster_model::{ModelSpec, unfold::Unfolded};
+use paternoster_model::{InputTensor, Lengths, ModelSpec, unfold::Unfolded};
 
 use super::cell_task::CellTask;
 use crate::{
-    InputTensor, Response,
+    Response,
     cells::{CellPrograms, ProgramInputs, UnfoldedState},
     record::Payload,
 };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use paternoster_batching::{Ns, ShapeClass};
 use paternoster_engine::StopSignal;
-use paternoster_model::ModelSpec;
+use paternoster_model::{InputTensor, ModelSpec};
 
 use super::{
     boundary::{BoundaryRows, Places},
@@ -13,7 +13,7 @@ use super::{
     whole_task::WholeTask,
 };
 use crate::{
-    InputTensor, Pool, StagePrograms,
+    Pool, StagePrograms,
     admission::Admission,
     cells::{CellPrograms, ProgramInputs, unfold},
     gather::Part,

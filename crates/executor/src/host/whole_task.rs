@@ -2,10 +2,10 @@
 
 use std::{sync::Arc, time::Instant};
 
-use paternoster_batching::{Lengths, ShapeClass};
+use paternoster_batching::ShapeClass;
 use paternoster_device::BufferPool;
 use paternoster_engine::{Batch, BatchInput, Execution, Program, StopSignal};
-use paternoster_model::ModelSpec;
+use paternoster_model::{Lengths, ModelSpec};
 use paternoster_observe::ExecutionTimings;
 use smallvec::SmallVec;
 
@@ -86,11 +86,10 @@ impl WholeTask<'_> {
 mod tests {
     use bytes::Bytes;
     use parking_lot::Mutex;
+    use paternoster_engine::{BatchOutput, EngineError};
+    use paternoster_model::{DataType, Dims, InputTensor, SymbolId, TensorSpec};
 
     use super::*;
-    use crate::InputTensor;
-    use paternoster_engine::{BatchOutput, EngineError};
-    use paternoster_model::{DataType, Dims, SymbolId, TensorSpec};
 
     /// Returns its input. Prefers multiples of four, and refuses lengths above a limit.
     struct Echo {

@@ -7,10 +7,10 @@ use crossbeam_channel::{Receiver, Sender};
 use paternoster_batching::{Knobs, Policy, QueueingKnobs, WindowKnobs};
 use paternoster_device::BufferPool;
 use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program};
-use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
+use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, TensorSpec};
 
 use super::{Pool, PoolOptions};
-use crate::{InferError, InferRequest, InputTensor, ModelHandle, Response, ResponseFuture};
+use crate::{InferError, InferRequest, ModelHandle, Response, ResponseFuture};
 
 /// Returns its rows. A batch with a gated row waits until the gate opens.
 #[derive(Debug)]

@@ -12,12 +12,12 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use paternoster_batching::{Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, RowOutcome, Task, TaskId};
+use paternoster_batching::{Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, Task, TaskId};
 use paternoster_device::{Access, BufferId, Device, Operation, Region, StreamId};
+use paternoster_model::RowOutcome;
 use paternoster_testing::sim::{Sim, Work};
 
 use super::{behaviour::Behaviour, buckets, cells, planted::Planted, stages, values::ROW_BYTES};
-
 use crate::{
     backend::{Backend, CannotHold, Order, Reports},
     dispatch::{Tickets, issue},

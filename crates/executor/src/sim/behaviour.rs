@@ -6,7 +6,8 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use paternoster_batching::{CellId, Knobs, Next, Ns, Policy, RowOutcome, Task};
+use paternoster_batching::{Knobs, Ns, Policy, Task};
+use paternoster_model::{CellId, Next, RowOutcome};
 
 use super::{
     buckets,

@@ -9,9 +9,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use paternoster_batching::{CellularKnobs, Next, ReqId, RowOutcome};
+use paternoster_batching::{CellularKnobs, ReqId};
 use paternoster_device::{Access, BufferId, Device, Rows};
-use paternoster_model::Dims;
+use paternoster_model::{Dims, Next, RowOutcome};
 use paternoster_testing::sim::{Sim, Source, Work, content};
 
 use super::{
@@ -20,11 +20,9 @@ use super::{
     values::{ROW_BYTES, START, bytes, value, whole},
     world::MOST_STEPS,
 };
-
 use crate::{
     cells::{Row, UnfoldedState},
-    job::Outputs,
-    job::{Job, Member},
+    job::{Job, Member, Outputs},
 };
 
 /// Maximum bytes that a request's nodes may keep.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use paternoster_batching::{Next, Ns, RowOutcome};
+use paternoster_batching::Ns;
+use paternoster_model::{Next, RowOutcome};
 use paternoster_observe::ExecutionTimings;
 use paternoster_testing::sim::Completion;
 

@@ -1,6 +1,6 @@
 //! The serial oracle: computes the expected result of each request without batches, lanes or slots.
 
-use paternoster_batching::{CellId, Next};
+use paternoster_model::{CellId, Next};
 use paternoster_testing::sim::{content, external};
 
 use super::{

@@ -1,8 +1,8 @@
 //! Tasks of stages on the simulated device, with one buffer per pair of each boundary (DVABatch section 6.1).
 
-use paternoster_batching::{Knobs, Lease, Next, RowOutcome, Task};
+use paternoster_batching::{Knobs, Lease, Task};
 use paternoster_device::{Access, BufferId, Device, Region, Rows};
-use paternoster_model::Dims;
+use paternoster_model::{Dims, Next, RowOutcome};
 use paternoster_testing::sim::{Sim, Source, Work, external};
 
 use super::{
@@ -11,7 +11,6 @@ use super::{
     rows_of,
     values::{ROW_BYTES, bytes, value, whole},
 };
-
 use crate::{
     OutputTensor, Response,
     job::{Job, Outputs},

@@ -7,8 +7,8 @@ use paternoster_batching::{
 };
 use paternoster_engine::{Program, Repeat};
 use paternoster_model::{
-    BoundaryDim, BoundaryTensor, DataType, Dims, Exit, ExitTo, ModelSpec, Sink, Source, StagePlan, StageSpec, SymbolId,
-    TensorSpec,
+    BoundaryDim, BoundaryTensor, DataType, Dims, Exit, ExitTo, InputTensor, ModelSpec, Sink, Source, StagePlan,
+    StageSpec, SymbolId, TensorSpec,
     unfold::{
         CellSpec, Emit, EmitRange, Emitted, Expression, NodeType, Nodes, Segment, Source as CellSource, Start, Tensor,
         Unfolding,
@@ -21,7 +21,7 @@ use super::{
     scenario::{self, Scenario},
     values::{START, bytes},
 };
-use crate::{CellPrograms, InferRequest, InputTensor, StagePrograms, stages::Programs};
+use crate::{CellPrograms, InferRequest, StagePrograms, stages::Programs};
 
 /// Value that ends a loop; hashes are larger.
 const LAST: i64 = 1;

@@ -14,9 +14,9 @@ use std::{
 };
 
 use paternoster_batching::{
-    Action, Arrival, Core, End, Event, Knobs, LaneId, LaneKnobs, Load, ModelId, Next, Ns, ReqId, RowOutcome,
-    SharedMemory,
+    Action, Arrival, Core, End, Event, Knobs, LaneId, LaneKnobs, Load, ModelId, Ns, ReqId, SharedMemory,
 };
+use paternoster_model::{Next, RowOutcome};
 use paternoster_observe::{MetaCounters, ModelStats, ObservedRequest, TaskRun, timeline::Timeline};
 use slab::Slab;
 
@@ -32,8 +32,7 @@ use super::{
     backend::Order,
     cells::UnfoldedState,
     clock::duration_ns,
-    job::{Finished, Job},
-    job::{Outputs, TaskOutput},
+    job::{Finished, Job, Outputs, TaskOutput},
     location::Location,
     pieces::Piece,
     record::{Payload, Record, Sink},

@@ -4,15 +4,15 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use paternoster_batching::{Lengths, Policy};
+use paternoster_batching::Policy;
 use paternoster_device::BufferPool;
 use paternoster_engine::{
     Batch, BatchInput, Precision, Program, ProgramPort, StopSignal,
     cuda::{OnCard, Plan},
     onnxruntime::OnnxProgram,
 };
-use paternoster_executor::{InferRequest, InputTensor, StagePrograms};
-use paternoster_model::{DataType, Dims, ModelSpec, SymbolId, TensorSpec};
+use paternoster_executor::{InferRequest, StagePrograms};
+use paternoster_model::{DataType, Dims, InputTensor, Lengths, ModelSpec, SymbolId, TensorSpec};
 use paternoster_onnx::{
     Model, PortDim,
     build::{Graph, Value},

@@ -1,7 +1,6 @@
 //! Programs of these tests that read tensors of any length. One folds all entries into its output, the other marks each
 //! entry.
 
-use paternoster_batching::Lengths;
 use paternoster_device::{
     DeviceError, StreamId,
     cuda::{Address, Argument, Capture, Cuda, Element, Function, Memory, Shape, Source},
@@ -9,6 +8,7 @@ use paternoster_device::{
 use paternoster_engine::{
     Batch, CardProgram, CardWeights, CardWorkspace, EngineError, Execution, Program, RunParameters, RunSize,
 };
+use paternoster_model::Lengths;
 
 use crate::mixing::mixing;
 

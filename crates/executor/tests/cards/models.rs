@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use paternoster_batching::{CellularKnobs, Knobs, Policy, SequenceKnobs};
 use paternoster_engine::Program;
-use paternoster_executor::{CellPrograms, InferRequest, InputTensor, StagePrograms};
+use paternoster_executor::{CellPrograms, InferRequest, StagePrograms};
 use paternoster_model::{
-    DataType, Dims, ModelSpec, SymbolId, TensorSpec,
+    DataType, Dims, InputTensor, ModelSpec, SymbolId, TensorSpec,
     unfold::{
         CellSpec, Control, Emit, EmitRange, Emitted, Expression, NodeType, Nodes, Segment, Source, Start, Tensor,
         Unfolding,

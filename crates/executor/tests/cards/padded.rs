@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use paternoster_batching::{Lengths, Policy};
+use paternoster_batching::Policy;
 use paternoster_device::{
     DeviceError, StreamId,
     cuda::{Address, Argument, Capture, Cuda, Element, Function, Memory, Shape, Source as Kernels},
@@ -11,9 +11,10 @@ use paternoster_device::{
 use paternoster_engine::{
     Batch, CardProgram, CardWeights, CardWorkspace, EngineError, Execution, Program, RunParameters, RunSize,
 };
-use paternoster_executor::{InferError, InferRequest, InputTensor, ModelHandle, Pool, Response, StagePrograms};
+use paternoster_executor::{InferError, InferRequest, ModelHandle, Pool, Response, StagePrograms};
 use paternoster_model::{
-    BoundaryDim, BoundaryTensor, DataType, Dims, ModelSpec, Sink, Source, StagePlan, StageSpec, SymbolId, TensorSpec,
+    BoundaryDim, BoundaryTensor, DataType, Dims, InputTensor, Lengths, ModelSpec, Sink, Source, StagePlan, StageSpec,
+    SymbolId, TensorSpec,
 };
 use paternoster_testing::fake_cuda::with_card;
 use smallvec::SmallVec;

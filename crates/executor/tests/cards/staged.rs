@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use paternoster_engine::Program;
-use paternoster_executor::{InferRequest, InputTensor, StagePrograms};
+use paternoster_executor::{InferRequest, StagePrograms};
 use paternoster_model::{
-    BoundaryDim, BoundaryTensor, DataType, Dims, Exit, ExitTo, ModelSpec, Sink, Source, StagePlan, StageSpec,
-    TensorSpec,
+    BoundaryDim, BoundaryTensor, DataType, Dims, Exit, ExitTo, InputTensor, ModelSpec, Sink, Source, StagePlan,
+    StageSpec, TensorSpec,
 };
 use smallvec::SmallVec;
 

@@ -3,14 +3,14 @@
 use std::{collections::BTreeSet, sync::Arc, thread, time::Instant};
 
 use bytes::Bytes;
-use paternoster_batching::{CellularKnobs, Knobs, LaneId, Lengths, Policy};
+use paternoster_batching::{CellularKnobs, Knobs, LaneId, Policy};
 use paternoster_engine::{
     Batch, EngineError, Execution, Precision, Program,
     cuda::{OnCard, Plan},
 };
 use paternoster_executor::{CellPrograms, Journal, JournalEntry};
 use paternoster_model::{
-    DataType, ModelSpec, TensorSpec,
+    DataType, Lengths, ModelSpec, TensorSpec,
     unfold::{
         CellSpec, Emit, EmitRange, Emitted, Expression, NodeType, Nodes, Segment, Source, Start, Tensor, Unfolding,
     },

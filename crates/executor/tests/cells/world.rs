@@ -3,11 +3,11 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use paternoster_batching::{
-    CellId, CellKind, CellKnobs, CellularKnobs, ChunkKnobs, Knobs, LaneKnobs, LazyCellKnobs, Policy, QueueKnobs,
-    QueueingKnobs, SegmentKnobs, SequenceKnobs, StageKnobs, TimeoutAction, WindowKnobs,
+    CellKind, CellKnobs, CellularKnobs, ChunkKnobs, Knobs, LaneKnobs, LazyCellKnobs, Policy, QueueKnobs, QueueingKnobs,
+    SegmentKnobs, SequenceKnobs, StageKnobs, TimeoutAction, WindowKnobs,
 };
 use paternoster_model::{
-    CorrelationId, InSequence,
+    CellId, CorrelationId, InSequence,
     unfold::{Topology, Unfolded},
 };
 use paternoster_testing::rng::{Rng, mix};

@@ -12,8 +12,8 @@ use paternoster_engine::{
     Batch, BatchInput, Program, ProgramPort, StopSignal,
     onnxruntime::{OnnxProgram, Runtime},
 };
-use paternoster_executor::{InferError, InferRequest, InputTensor, ModelHandle, OutputTensor, Pool, PoolOptions};
-use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
+use paternoster_executor::{InferError, InferRequest, ModelHandle, OutputTensor, Pool, PoolOptions};
+use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, TensorSpec};
 use paternoster_onnx::{Model, PortDim, build::Graph, zoo};
 use paternoster_testing::runtime::{MAX_MEMORY_BYTES, runtime};
 

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender};
 use paternoster_batching::{Knobs, Policy, QueueKnobs, QueueingKnobs, WindowKnobs};
 use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, Repeat};
-use paternoster_executor::{InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response};
-use paternoster_model::{DataType, Dims, ModelSpec, SymbolId, TensorSpec};
+use paternoster_executor::{InferError, InferRequest, ModelHandle, Pool, PoolOptions, Response};
+use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, SymbolId, TensorSpec};
 use paternoster_observe::TokenCounts;
 
 /// A row with this first value fails, whatever batch it is in.

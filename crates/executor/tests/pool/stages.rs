@@ -10,10 +10,9 @@ use paternoster_batching::{
 };
 use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, StopSignal};
 use paternoster_executor::{
-    InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response, ResponseFuture, StagePrograms,
-    WarmUp,
+    InferError, InferRequest, ModelHandle, Pool, PoolOptions, Response, ResponseFuture, StagePrograms, WarmUp,
 };
-use paternoster_model::{DataType, Dims, Exit, ExitTo, Sink, Source, StagePlan, TensorSpec};
+use paternoster_model::{DataType, Dims, Exit, ExitTo, InputTensor, Sink, Source, StagePlan, TensorSpec};
 use paternoster_observe::timeline::Timeline;
 use paternoster_testing::chain;
 

@@ -12,10 +12,10 @@ use crossbeam_channel::{Receiver, Sender};
 use paternoster_batching::{Knobs, Policy, WindowKnobs};
 use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program};
 use paternoster_executor::{
-    BringUp, InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response, ResponseFuture,
-    Responsiveness, StagePrograms,
+    BringUp, InferError, InferRequest, ModelHandle, Pool, PoolOptions, Response, ResponseFuture, Responsiveness,
+    StagePrograms,
 };
-use paternoster_model::Dims;
+use paternoster_model::{Dims, InputTensor};
 use paternoster_observe::LaneCounts;
 use paternoster_testing::chain;
 use tokio::{sync::watch, time::timeout};

@@ -12,7 +12,7 @@ pub(super) use buffer::Buffer;
 pub(super) use buffer::TRUSTED_BYTES;
 use bytes::Bytes;
 pub(super) use inflate::{Inflate, InflateError};
-use paternoster_executor::InputTensor;
+use paternoster_model::InputTensor;
 use paternoster_observe::budget::{Exhausted, Reservation, SharedReservation};
 use paternoster_repository::ModelVersion;
 use paternoster_wire::Decoded;

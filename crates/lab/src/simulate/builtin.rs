@@ -13,7 +13,8 @@
 //!
 //! `v100` is BatchMaker's card, in `v100.rs`. `published` has measured times from publications, in `published.rs`.
 
-use paternoster_batching::{CellId, CostPoint, CostTable, Ns};
+use paternoster_batching::{CostPoint, CostTable, Ns};
+use paternoster_model::CellId;
 
 use super::{
     cells::Segment,

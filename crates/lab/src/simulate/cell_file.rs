@@ -1,6 +1,6 @@
 //! Models of cells in a device table's JSON.
 
-use paternoster_batching::CellId;
+use paternoster_model::CellId;
 use serde::Deserialize;
 
 use super::cells::{CellGraph, Segment, any_steps, cell_knobs};

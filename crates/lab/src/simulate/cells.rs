@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use paternoster_batching::{CellId, CellKnobs, ChunkKnobs, CostPoint, CostTable, Ns, SegmentKnobs, Task};
-use paternoster_model::unfold::Unfolded;
+use paternoster_batching::{CellKnobs, ChunkKnobs, CostPoint, CostTable, Ns, SegmentKnobs, Task};
+use paternoster_model::{CellId, unfold::Unfolded};
 
 use super::{load::Offered, surface::Surface};
 use crate::workload::tree;

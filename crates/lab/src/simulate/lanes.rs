@@ -60,10 +60,11 @@ impl Lanes {
 
 #[cfg(test)]
 mod tests {
+    use paternoster_batching::{Bucket, LaneId, ModelId, ShapeClass, TaskId};
+    use paternoster_model::CellId;
     use smallvec::SmallVec;
 
     use super::*;
-    use paternoster_batching::{Bucket, CellId, LaneId, ModelId, ShapeClass, TaskId};
 
     fn task(id: u64, lane: u16, after: &[u64]) -> Task {
         Task {

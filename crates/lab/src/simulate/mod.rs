@@ -37,7 +37,7 @@ pub use figures::{Figures, ModelFigures, Period};
 pub use file_error::FileError;
 pub use load::{Load, Offered, RequestInputs};
 pub use parallel::{cores, on_all_cores};
-pub use recorded::{Recorded, RecordedError};
+pub use recorded::{Recorded, RecordedError, RecordedTask};
 pub use replay::Replay;
 pub use run::run;
 pub use setup::{Served, Setup};

@@ -178,7 +178,7 @@ impl Point {
 
 #[cfg(test)]
 mod tests {
-    use paternoster_batching::CellId;
+    use paternoster_model::CellId;
 
     use super::*;
     use crate::simulate::cells::{Segment, any_steps};

@@ -2,7 +2,6 @@
 //! the table's times, and how much longer a task takes on an idle lane.
 
 use paternoster_batching::Ns;
-use paternoster_observe::timeline::RanTask;
 
 use super::{surface::Surface, table::ModelTable};
 
@@ -11,6 +10,25 @@ use super::{surface::Surface, table::ModelTable};
 const AT_ONCE_NS: Ns = 100_000;
 /// Minimum number of tasks of a kind for a result.
 const ENOUGH: usize = 20;
+
+/// A completed task of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordedTask<'a> {
+    /// Its model and version, as named in the recording.
+    pub model: &'a str,
+    /// The stage, counted from 0.
+    pub stage: u16,
+    /// The lane that it ran on.
+    pub lane: u16,
+    /// Rows of the executed batch, padding included.
+    pub rows: u32,
+    /// Padded lengths, one per symbol of the model.
+    pub lengths: &'a [u32],
+    /// When its lane and its rows became free for it.
+    pub from_ns: Ns,
+    /// When it ended.
+    pub to_ns: Ns,
+}
 
 /// How a model's tasks ran.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,13 +79,13 @@ impl RecordedError {
 }
 
 /// Returns the start of a task's turn on the lane, given the end of the previous task there.
-pub(super) fn begins_after(task: &RanTask<'_>, last_ns: Ns) -> Ns {
+pub(super) fn begins_after(task: &RecordedTask<'_>, last_ns: Ns) -> Ns {
     let follows = (last_ns..=last_ns.saturating_add(AT_ONCE_NS)).contains(&task.from_ns);
     if follows { last_ns } else { task.from_ns }
 }
 
 /// Returns a task's length as the table defines it.
-pub(super) fn length_of(task: &RanTask<'_>) -> u64 {
+pub(super) fn length_of(task: &RecordedTask<'_>) -> u64 {
     task.lengths.iter().fold(1, |product: u64, &length| product.saturating_mul(u64::from(length.max(1))))
 }
 
@@ -77,7 +95,7 @@ impl Recorded {
     ///
     /// # Errors
     /// If the tasks belong to other models or stages, or are too few.
-    pub fn of(table: &ModelTable, tasks: &[RanTask<'_>]) -> Result<Self, RecordedError> {
+    pub fn of(table: &ModelTable, tasks: &[RecordedTask<'_>]) -> Result<Self, RecordedError> {
         let surfaces: Vec<Surface> = table.latencies.stages.iter().map(|points| Surface::new(points)).collect();
         let (mut at_once, mut after_idle) = (Vec::new(), Vec::new());
         let named = its_name(&table.name, tasks)?;
@@ -109,7 +127,7 @@ impl Recorded {
 }
 
 /// Returns the name under which the recording has a model: the only one, or the one with its name in any version.
-pub(super) fn its_name<'a>(model: &str, tasks: &[RanTask<'a>]) -> Result<&'a str, RecordedError> {
+pub(super) fn its_name<'a>(model: &str, tasks: &[RecordedTask<'a>]) -> Result<&'a str, RecordedError> {
     let mut names: Vec<&str> = tasks.iter().map(|task| task.model).collect();
     names.sort_unstable();
     names.dedup();
@@ -137,12 +155,12 @@ mod tests {
         ModelTable { name: "m".to_owned(), max_batch_rows: 2, latencies, steps: None, cells: None, scatter: Vec::new() }
     }
 
-    fn task(model: &str, rows: u32, from_ns: Ns, took_ns: Ns) -> RanTask<'_> {
-        RanTask { model, stage: 0, lane: 0, rows, lengths: &[], from_ns, to_ns: from_ns + took_ns }
+    fn task(model: &str, rows: u32, from_ns: Ns, took_ns: Ns) -> RecordedTask<'_> {
+        RecordedTask { model, stage: 0, lane: 0, rows, lengths: &[], from_ns, to_ns: from_ns + took_ns }
     }
 
     /// In each pair the first task starts after an idle period and takes 40 µs more than the second.
-    fn pairs(model: &str, count: u64) -> Vec<RanTask<'_>> {
+    fn pairs(model: &str, count: u64) -> Vec<RecordedTask<'_>> {
         let pair = |number: u64| {
             let from_ns = number * 10_000_000;
             // The table's time, plus or minus a tenth.
@@ -161,7 +179,7 @@ mod tests {
 
     #[test]
     fn where_hardly_any_follow_all_count_alike() {
-        let alone: Vec<RanTask<'_>> = (0..30).map(|number| task("m", 1, number * 1_000_000, 120_000)).collect();
+        let alone: Vec<RecordedTask<'_>> = (0..30).map(|number| task("m", 1, number * 1_000_000, 120_000)).collect();
         let recorded = Recorded::of(&table(), &alone).expect("enough");
         assert_eq!((recorded.scatter[15], recorded.after_idle_ns), (1.2, 0));
     }
@@ -178,12 +196,12 @@ mod tests {
     #[test]
     fn what_tells_nothing_is_refused() {
         let refusal =
-            |tasks: &[RanTask<'_>]| Recorded::of(&table(), tasks).expect_err("it has no information").to_string();
+            |tasks: &[RecordedTask<'_>]| Recorded::of(&table(), tasks).expect_err("it has no information").to_string();
         assert_eq!(refusal(&pairs("m", 5)), "it has 10 tasks of 'm' on one of the lanes: expected at least 20");
         let others = [pairs("a · version 1", 20), pairs("b · version 1", 20)].concat();
         assert_eq!(refusal(&others), "it has no task of 'm'; it has 'a · version 1', 'b · version 1'");
         assert_eq!(refusal(&[]), "it has 0 tasks of 'm' on one of the lanes: expected at least 20");
-        let staged = [RanTask { stage: 2, ..task("m", 1, 0, 1) }];
+        let staged = [RecordedTask { stage: 2, ..task("m", 1, 0, 1) }];
         assert_eq!(refusal(&staged), "it has stage 2 of 'm', counted from 0, which is simulated in 1");
     }
 }

@@ -2,10 +2,9 @@
 //! queues rather than machines.
 
 use paternoster_batching::Ns;
-use paternoster_observe::timeline::RanTask;
 
 use super::{
-    recorded::{RecordedError, begins_after, its_name, length_of},
+    recorded::{RecordedError, RecordedTask, begins_after, its_name, length_of},
     surface::Surface,
     table::ModelTable,
 };
@@ -38,7 +37,7 @@ impl Replay {
     pub fn of(
         models: &[&ModelTable],
         lanes: u16,
-        tasks: &[RanTask<'_>],
+        tasks: &[RecordedTask<'_>],
         arrived_ns: &[Ns],
         arrivals_ns: &[Ns],
     ) -> Result<Self, RecordedError> {
@@ -126,8 +125,8 @@ mod tests {
         ModelTable { name: "m".to_owned(), max_batch_rows: 4, latencies, steps: None, cells: None, scatter: Vec::new() }
     }
 
-    fn task(lane: u16, from_ns: Ns, to_ns: Ns) -> RanTask<'static> {
-        RanTask { model: "m", stage: 0, lane, rows: 1, lengths: &[], from_ns, to_ns }
+    fn task(lane: u16, from_ns: Ns, to_ns: Ns) -> RecordedTask<'static> {
+        RecordedTask { model: "m", stage: 0, lane, rows: 1, lengths: &[], from_ns, to_ns }
     }
 
     #[test]

@@ -3,9 +3,10 @@
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use paternoster_batching::{
-    Action, Arrival, Core, End, Event, LaneId, ModelId, Next, Ns, ReqId, RequestKey, RowOutcome,
+    Action, Arrival, Core, End, Event, LaneId, ModelId, Ns, ReqId, RequestKey,
     router::{Move, Router},
 };
+use paternoster_model::{Next, RowOutcome};
 use rand::RngExt;
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use smallvec::SmallVec;

@@ -1,6 +1,7 @@
 //! The setup of a run: devices, models and policies.
 
-use paternoster_batching::{CellId, Knobs, LaneKnobs, Next, Ns, Policy, ReqId, StageKnobs, Task};
+use paternoster_batching::{Knobs, LaneKnobs, Ns, Policy, ReqId, StageKnobs, Task};
+use paternoster_model::{CellId, Next};
 
 use super::{replay::Replay, surface::Surface, table::ModelTable};
 

@@ -10,7 +10,8 @@
 //! 256 rows, where the paper finds about 75 %, and gains 4 % beyond 256 rows. Each tree cell is one product: the word
 //! of a leaf makes three gates, and two children make five.
 
-use paternoster_batching::{CellId, CostPoint};
+use paternoster_batching::CostPoint;
+use paternoster_model::CellId;
 
 use super::{
     cells::{Segment, any_steps},

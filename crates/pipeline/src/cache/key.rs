@@ -41,11 +41,13 @@ impl Key {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::HashSet, time::Duration, time::Instant};
+    use std::{
+        collections::HashSet,
+        time::{Duration, Instant},
+    };
 
     use bytes::Bytes;
-    use paternoster_executor::InputTensor;
-    use paternoster_model::Dims;
+    use paternoster_model::{Dims, InputTensor};
 
     use super::*;
 

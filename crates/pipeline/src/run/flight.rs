@@ -3,8 +3,8 @@
 use std::{collections::VecDeque, future::Future, pin::Pin, sync::Arc, time::Instant};
 
 use futures_util::{FutureExt, stream::FuturesUnordered};
-use paternoster_executor::InputTensor;
 use paternoster_executor::{InferError, InferRequest, OutputTensor, Response};
+use paternoster_model::InputTensor;
 use paternoster_observe::{Charge, StepTimings, budget::Reservation};
 
 use super::{located, spread::Parts};

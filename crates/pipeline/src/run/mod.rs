@@ -21,8 +21,8 @@ use std::{
 };
 
 use futures_util::StreamExt;
-use paternoster_executor::{Backlog, InferError, InferRequest, InputTensor, Response};
-use paternoster_model::{InSequence, TensorSpec};
+use paternoster_executor::{Backlog, InferError, InferRequest, Response};
+use paternoster_model::{InSequence, InputTensor, TensorSpec};
 use paternoster_observe::{
     Charge, ObservedSteps, RequestEnd,
     budget::{Exhausted, Reservation},

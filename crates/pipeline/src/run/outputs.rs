@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use paternoster_executor::{InferError, InputTensor};
+use paternoster_executor::InferError;
+use paternoster_model::InputTensor;
 use paternoster_observe::budget::Reservation;
 use smallvec::smallvec;
 

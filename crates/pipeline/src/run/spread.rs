@@ -4,10 +4,9 @@
 
 use std::fmt::Display;
 
-use paternoster_executor::{InferError, InferRequest, InputTensor};
-use paternoster_model::{RequestShape, TensorSpec};
+use paternoster_executor::{InferError, InferRequest};
+use paternoster_model::{InputTensor, RequestShape, TensorSpec};
 use paternoster_observe::StepOf;
-
 use smallvec::SmallVec;
 
 use super::{Run, State, TensorValue, joint, located};

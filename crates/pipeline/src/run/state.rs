@@ -2,8 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use paternoster_executor::InputTensor;
-use paternoster_model::DataType;
+use paternoster_model::{DataType, InputTensor};
 use paternoster_observe::budget::Reservation;
 use smallvec::SmallVec;
 

@@ -15,8 +15,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use parking_lot::Mutex;
 use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program};
-use paternoster_executor::{InferRequest, InputTensor, ModelHandle, Pool, PoolOptions};
-use paternoster_model::Dims;
+use paternoster_executor::{InferRequest, ModelHandle, Pool, PoolOptions};
+use paternoster_model::{Dims, InputTensor};
 use paternoster_observe::{RequestBudgets, ShadowResult, budget::Budget};
 use paternoster_onnx::Signature;
 

@@ -7,8 +7,7 @@ mod tests;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use paternoster_executor::InputTensor;
-use paternoster_model::{DataType, TensorSpec, text};
+use paternoster_model::{DataType, InputTensor, TensorSpec, text};
 use paternoster_pipeline::{
     BuiltIn, BuiltInFault, InputRows, StepWork, Stop, Value, WorkerGroup, Workers, only_string,
 };

@@ -1,6 +1,6 @@
 //! One row of the step's inputs, and how large it is.
 
-use paternoster_executor::InputTensor;
+use paternoster_model::InputTensor;
 use paternoster_pipeline::{InputRows, only_string};
 
 use super::Tokenize;

@@ -19,8 +19,8 @@ mod typed;
 
 use std::{collections::HashMap, iter};
 
-use paternoster_executor::{CardPorts, InferRequest, InputTensor};
-use paternoster_model::{DataType, Dims, ModelSpec, RequestShape};
+use paternoster_executor::{CardPorts, InferRequest};
+use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, RequestShape};
 
 pub use self::{parameters::EMPTY_FINAL_RESPONSE, parse::parse};
 use super::{

@@ -5,13 +5,13 @@ mod retries;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use paternoster_model::CellId;
 use slab::Slab;
 use smallvec::SmallVec;
 
 use self::retries::Retry;
-
 use super::{nodes::Nodes, ready::Places};
-use crate::{CellId, CellKnobs, LaneId, hold::hold, ids::RequestIx};
+use crate::{CellKnobs, LaneId, hold::hold, ids::RequestIx};
 
 /// Index of a subgraph; not reused while a task names it.
 pub(super) type SubgraphIx = u32;

@@ -6,8 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use paternoster_model::CellId;
+
 use super::{NodeRow, Queues, SubgraphIx};
-use crate::{CellId, LaneId, hold::hold};
+use crate::{LaneId, hold::hold};
 
 /// Rows of one type that run again as a separate task.
 #[derive(Debug)]

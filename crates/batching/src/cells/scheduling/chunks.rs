@@ -14,11 +14,12 @@
 //! that of less than one request in some time, so it runs all its steps at once unless they take long; beside many
 //! others, the rows that end soon keep tasks short.
 
+use paternoster_model::CellId;
 use smallvec::SmallVec;
 
 use super::{Cells, Place};
 use crate::{
-    CellId, ChunkKnobs, Ns,
+    ChunkKnobs, Ns,
     cells::queues::NodeRow,
     cost::{Quantile, StepTerms},
     graph::time_of,

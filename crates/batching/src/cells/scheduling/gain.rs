@@ -11,11 +11,12 @@
 //! time between two tasks on average. The least mean latency is where the sum of their waits equals the time for which
 //! their task delays the others (the economic order quantity); this doubles `k · F`.
 
+use paternoster_model::CellId;
 use smallvec::SmallVec;
 
 use super::{Cells, slack::Urgent};
 use crate::{
-    CellId, LaneId, Ns, SegmentKnobs, ShapeClass,
+    LaneId, Ns, SegmentKnobs, ShapeClass,
     cost::{Costs, Quantile, class_of},
     graph::NodeCounts,
     version::StepContext,

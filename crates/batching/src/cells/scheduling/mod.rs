@@ -9,13 +9,14 @@ mod waits;
 
 use std::collections::BTreeSet;
 
+use paternoster_model::CellId;
 use smallvec::SmallVec;
 
 use self::{chunks::Chunks, gain::Steps, paper::Round, waits::Waits};
 use super::{graphs::CellGraphs, queues::NodeRow, slots::slots};
 use crate::{
-    Action, Arrival, Bucket, CellId, CellKind, CellKnobs, CellularKnobs, End, LaneId, Ns, Rejection, RowSpan,
-    ShapeClass, Task, TaskId,
+    Action, Arrival, Bucket, CellKind, CellKnobs, CellularKnobs, End, LaneId, Ns, Rejection, RowSpan, ShapeClass, Task,
+    TaskId,
     arbiter::Lane,
     cost::{Quantile, class_of},
     graph::time_of,

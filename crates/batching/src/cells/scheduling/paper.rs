@@ -1,7 +1,9 @@
 //! Algorithm 1 of BatchMaker (section 4.3): rounds of tasks of one type, which priorities and full batches decide.
 
+use paternoster_model::CellId;
+
 use super::Cells;
-use crate::{CellId, LaneId, arbiter::Lane};
+use crate::{LaneId, arbiter::Lane};
 
 /// Consecutive tasks of one type given to a lane.
 #[derive(Clone, Copy, Debug)]

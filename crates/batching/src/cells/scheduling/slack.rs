@@ -1,11 +1,12 @@
 //! The slack of boarded requests, which `lazy` over cells observes (LazyBatching section IV-C): the type of those that
 //! cannot spare the time of another type's task is more likely to run next.
 
+use paternoster_model::CellId;
 use smallvec::SmallVec;
 
 use super::{Cells, LOOKED_AT, unboarded};
 use crate::{
-    CellId, Ns,
+    Ns,
     cost::Quantile,
     graph::{NodeCounts, time_of},
     ids::RequestIx,

@@ -7,9 +7,10 @@
 //! device, however many types there are. Without it a type runs after [`MOST_ROUNDS`] rounds, and such tasks take at
 //! most one part in as many. Types that usually wait for less meet neither bound.
 
+use paternoster_model::CellId;
 use smallvec::SmallVec;
 
-use crate::{CellId, Ns};
+use crate::Ns;
 
 /// Number of rounds after which a type with credit runs next.
 const FEW_ROUNDS: u64 = 2;

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use paternoster_model::CellId;
+
 use super::{Broken, own};
 use crate::{
-    CellId, Lease,
+    Lease,
     batches::Batches,
     core::Core,
     group::VersionScheduler,

@@ -5,6 +5,7 @@ mod knobs;
 
 use std::collections::BTreeMap;
 
+use paternoster_model::CellId;
 use smallvec::SmallVec;
 
 pub use self::knobs::{
@@ -18,7 +19,7 @@ use super::{
     lazy::{LOOKED_AT, stretchable},
 };
 use crate::{
-    CellId, Ns, PartOrder, ShapeClass,
+    Ns, PartOrder, ShapeClass,
     cost::Quantile,
     ids::RequestIx,
     ledger::NEVER,

@@ -5,11 +5,13 @@ mod random;
 
 use std::sync::Arc;
 
+use paternoster_model::CellId;
+
 use self::cluster::{Cluster, amount, demand, needs};
 use super::cellular;
 use crate::{
-    Arrival, CellId, CellKind, CellKnobs, CellularKnobs, Core, CostPoint, CostTable, Event, Knobs, LaneId, LaneKnobs,
-    ModelId, Ns, Policy, RateLimiter, ResourceDemand, SegmentKnobs, arbiter::Arbiter,
+    Arrival, CellKind, CellKnobs, CellularKnobs, Core, CostPoint, CostTable, Event, Knobs, LaneId, LaneKnobs, ModelId,
+    Ns, Policy, RateLimiter, ResourceDemand, SegmentKnobs, arbiter::Arbiter,
 };
 
 #[test]

@@ -28,11 +28,10 @@ mod stages;
 mod trees;
 mod unread;
 
-use paternoster_batching::Next;
 use paternoster_device::BufferPool;
 use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, StopSignal};
 use paternoster_model::{
-    DataType, Dims, TensorSpec,
+    DataType, Dims, Next, TensorSpec,
     unfold::{
         CellSpec, Emit, EmitRange, Emitted, Expression, NodeType, Nodes, Segment, Source, Start, Tensor, Unfolding,
     },

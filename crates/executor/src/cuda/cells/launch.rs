@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use paternoster_batching::{Lengths, ReqId, SequenceNo, Task, TaskId};
+use paternoster_batching::{ReqId, SequenceNo, Task, TaskId};
 use paternoster_device::{DeviceError, cuda::Cuda};
 use paternoster_engine::RunSize;
-use paternoster_model::unfold::{Source, Start, Tensor};
+use paternoster_model::{
+    Lengths,
+    unfold::{Source, Start, Tensor},
+};
 use smallvec::SmallVec;
 
 use super::{

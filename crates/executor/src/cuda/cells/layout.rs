@@ -5,10 +5,9 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use paternoster_batching::Lengths;
 use paternoster_engine::CardProgram;
 use paternoster_model::{
-    TensorSpec,
+    Lengths, TensorSpec,
     unfold::{EmitRange, Emitted, Nodes, Source, Start, Tensor},
 };
 

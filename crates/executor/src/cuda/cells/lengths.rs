@@ -1,8 +1,10 @@
 //! Lengths of a request's tensors. The host cannot read them from the card. They follow from the request's inputs, the
 //! steps of its segments, and the lengths that programs derive from those of their inputs.
 
-use paternoster_batching::Lengths;
-use paternoster_model::unfold::{Nodes, Segment, Source, Tensor, Unfolded};
+use paternoster_model::{
+    Lengths,
+    unfold::{Nodes, Segment, Source, Tensor, Unfolded},
+};
 
 use super::{
     layout::{CellLayout, Layout, OutputLength},

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use paternoster_model::{ModelSpec, unfold::Unfolded};
+use paternoster_model::{InputTensor, ModelSpec, unfold::Unfolded};
 
 use super::{layout::Layout, lengths::Submission};
-use crate::{InputTensor, cells::CellPrograms};
+use crate::cells::CellPrograms;
 
 /// The limits of a version's requests.
 #[derive(Debug)]

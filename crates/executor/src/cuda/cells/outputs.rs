@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use paternoster_batching::{Next, RowOutcome, RowSpan};
+use paternoster_batching::RowSpan;
 use paternoster_engine::RowFailure;
-use paternoster_model::{Dims, element_count, unfold::Nodes};
+use paternoster_model::{Dims, Next, RowOutcome, element_count, unfold::Nodes};
 use smallvec::SmallVec;
 
 use super::layout::{Layout, OutputLength};

@@ -3,21 +3,19 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use paternoster_batching::{
-    Bucket, CellId, Knobs, LaneId, Lease, Lengths, ModelId, ReqId, RowSpan, ShapeClass, Task, TaskId,
-};
+use paternoster_batching::{Bucket, Knobs, LaneId, Lease, ModelId, ReqId, RowSpan, ShapeClass, Task, TaskId};
 use paternoster_device::{
     DeviceError,
     cuda::{Cuda, CudaWork},
 };
 use paternoster_engine::RunSize;
-use paternoster_model::{Dims, ModelSpec, element_count};
+use paternoster_model::{CellId, Dims, InputTensor, Lengths, ModelSpec, element_count};
 use paternoster_observe::budget::Budget;
 use smallvec::SmallVec;
 
 use super::Stages;
 use crate::{
-    InputTensor, StagePrograms,
+    StagePrograms,
     cuda::{
         PARAMETER_BYTES,
         graph::{Kernels, Loader},

@@ -1,9 +1,9 @@
 //! Where the stages of a version read and write on a card. A version that is not cut is one stage, which reads requests
 //! and writes replies.
 
-use paternoster_batching::{Lengths, ShapeClass};
+use paternoster_batching::ShapeClass;
 use paternoster_engine::CardProgram;
-use paternoster_model::{Dims, ExitTo, ModelSpec, Source, TensorSpec};
+use paternoster_model::{Dims, ExitTo, Lengths, ModelSpec, Source, TensorSpec};
 
 use super::HOST_ROWS;
 use crate::{

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use paternoster_batching::{Lengths, Next, RowOutcome};
 use paternoster_engine::{BatchOutput, RowFailure};
-use paternoster_model::ModelSpec;
+use paternoster_model::{Lengths, ModelSpec, Next, RowOutcome};
 use smallvec::SmallVec;
 
 use super::layout::Layout;
@@ -17,8 +16,7 @@ use crate::{
         version::{Ended, Reader},
     },
     gather::{Part, with_rows},
-    job::Outputs,
-    job::{Job, Member},
+    job::{Job, Member, Outputs},
     scatter::{BatchLengths, scatter},
     stages::Programs,
 };

@@ -3,10 +3,10 @@
 
 use std::{sync::Arc, time::Instant};
 
-use paternoster_batching::{Lengths, ShapeClass};
+use paternoster_batching::ShapeClass;
 use paternoster_device::BufferPool;
 use paternoster_engine::{Batch, BatchInput, BatchOutput, StopSignal};
-use paternoster_model::{Dims, ModelSpec, Source};
+use paternoster_model::{Dims, Lengths, ModelSpec, Source};
 use paternoster_observe::ExecutionTimings;
 use smallvec::SmallVec;
 

@@ -1,16 +1,13 @@
 use bytes::Bytes;
 use parking_lot::Mutex;
-use paternoster_batching::{CellId, Next};
 use paternoster_engine::{EngineError, Execution, Program};
 use paternoster_model::{
-    BoundaryDim, BoundaryTensor, DataType, Exit, ExitTo, Sink, StagePlan, StageSpec, SymbolId, TensorSpec,
+    BoundaryDim, BoundaryTensor, CellId, DataType, Exit, ExitTo, InputTensor, Next, Sink, StagePlan, StageSpec,
+    SymbolId, TensorSpec,
 };
 
 use super::*;
-use crate::{
-    InputTensor,
-    stages::{Programs, StagePrograms},
-};
+use crate::stages::{Programs, StagePrograms};
 
 /// Every output is the sum of all inputs plus the number of the output. Records where it had to write.
 #[derive(Default)]

@@ -3,8 +3,9 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use paternoster_batching::{Event, Next, Ns, ReqId, RowOutcome};
+use paternoster_batching::{Event, Ns, ReqId};
 use paternoster_engine::RowDelay;
+use paternoster_model::{Next, RowOutcome};
 
 use super::{Effects, State};
 use crate::record::Record;

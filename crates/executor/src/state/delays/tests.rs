@@ -7,9 +7,9 @@ use bytes::Bytes;
 use paternoster_batching::{Knobs, Policy, WindowKnobs};
 use paternoster_device::BufferPool;
 use paternoster_engine::{Batch, BatchOutput, EngineError, Execution, Program, RepeatElements};
-use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
+use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, TensorSpec};
 
-use crate::{BringUp, InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response};
+use crate::{BringUp, InferError, InferRequest, ModelHandle, Pool, PoolOptions, Response};
 
 /// Far longer than any test.
 const FOREVER_MS: u32 = u32::MAX;

@@ -8,10 +8,10 @@ use std::{
 };
 
 use paternoster_batching::{
-    Action, Arrival, CellKnobs, CellularKnobs, ChunkKnobs, Core, End, Event, LaneId, ModelId, Next, Policy, ReqId,
-    RequestKey, RowOutcome, RowSpan, Task, TaskId,
+    Action, Arrival, CellKnobs, CellularKnobs, ChunkKnobs, Core, End, Event, LaneId, ModelId, Policy, ReqId,
+    RequestKey, RowSpan, Task, TaskId,
 };
-use paternoster_model::unfold::Unfolded;
+use paternoster_model::{Next, RowOutcome, unfold::Unfolded};
 use paternoster_testing::rng::{Rng, mix};
 
 use super::{

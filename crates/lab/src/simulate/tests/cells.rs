@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use paternoster_batching::{CellId, CellularKnobs, ChunkKnobs};
+use paternoster_batching::{CellularKnobs, ChunkKnobs};
+use paternoster_model::CellId;
 
 use super::*;
 use crate::{
