@@ -117,7 +117,9 @@ pub fn measure(
             Err(halt) => return Err(halt),
         }
     }
-    let mut share = budget / u32::try_from(sampled.len().max(1)).unwrap_or(u32::MAX);
+    let share = budget / u32::try_from(sampled.len().max(1)).unwrap_or(u32::MAX);
+    // A share of nothing would not grow.
+    let mut share = share.max(Duration::from_nanos(1));
     while share <= budget.saturating_mul(2) {
         let mut has_run = false;
         for one in &mut sampled {
