@@ -17,15 +17,6 @@ ROOT = Path(__file__).resolve().parent.parent
 NAMES = {"rustls-webpki": "webpki"}
 
 
-def sources(crate, own):
-    """Returns the texts of a crate: of its library and programs, or of its build script, or all of them."""
-    nested = {file.parent for file in crate.rglob("Cargo.toml") if file.parent != crate and "target" not in file.parts}
-    files = own(crate)
-    return "\n".join(
-        file.read_text(encoding="utf-8") for file in files if not any(other in file.parents for other in nested)
-    )
-
-
 def unused(manifest):
     """Yields the dependencies of a crate that it does not name."""
     crate, tables = manifest.parent, tomllib.loads(manifest.read_text(encoding="utf-8"))
@@ -39,7 +30,7 @@ def unused(manifest):
         "build-dependencies": lambda crate: crate.glob("build.rs"),
     }
     for section, own in texts.items():
-        text = sources(crate, own)
+        text = "\n".join(file.read_text(encoding="utf-8") for file in own(crate))
         for package in tables.get(section, {}):
             name = NAMES.get(package, package.replace("-", "_"))
             if package not in kept and not re.search(rf"\b{name}\b", text):

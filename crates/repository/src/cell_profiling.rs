@@ -149,31 +149,36 @@ impl PoolLoader {
             .collect();
         let Policy::Cellular(knobs) = &mut request.knobs.policy else { return };
         for (cell, bound) in knobs.cells.iter_mut().zip(bounds) {
+            tracing::debug!(model = request.spec.name, bound, "rows that are enough, by a trial at load");
             cell.max_rows = bound.unwrap_or(cell.max_rows);
             cell.min_followup = cell.min_followup.min(cell.max_rows);
         }
     }
 
-    /// Runs tasks of a cell until [`enough_rows`] knows; `None` if they cannot be run.
+    /// Runs tasks of a cell until [`enough_rows`] knows; `None` if they cannot be run, or if the smallest batch would
+    /// take too long: a load must not end because of its trial.
     fn try_batches(&self, lone: &LoneCell, most: u32, limits: TrialLimits, attempt: &LoadAttempt) -> Option<u32> {
         let began = Instant::now();
-        let ns_a_row = |rows: u32| -> Option<f64> {
-            if rows > TRIAL_ROWS && began.elapsed() > TRIAL_TIME {
-                return None;
-            }
+        // The shortest of some runs, since others may run beside the load.
+        let shortest = |rows: u32, runs: usize| -> Option<Duration> {
             let inputs = lone.inputs(Size { rows, length: TRIAL_STEPS }).ok()?;
             let run = |_| {
                 let ran = attempt.trial(limits, |stop| {
                     let batch = WarmUp { rows, inputs: &inputs, program_inputs: &[], stop };
                     self.pool.warm_up(&lone.spec, &lone.programs, batch)
                 });
-                ran.ok().map(|took_ns| took_ns.into_iter().sum::<Ns>())
+                ran.ok().map(|took_ns| Duration::from_nanos(took_ns.into_iter().sum::<Ns>()))
             };
-            // Others may run beside the load; the shortest run says most of the program.
-            let took_ns: Vec<Ns> = (0..TRIAL_RUNS).map(run).collect::<Option<_>>()?;
-            took_ns.into_iter().min().map(|ns| ns as f64 / f64::from(rows))
+            (0..runs).map(run).collect::<Option<Vec<_>>>()?.into_iter().min()
         };
-        enough_rows(most, ns_a_row)
+        if shortest(1, 1)?.saturating_mul(TRIAL_ROWS) > TRIAL_TIME {
+            return None;
+        }
+        enough_rows(most, |rows| {
+            let is_in_time = rows <= TRIAL_ROWS || began.elapsed() <= TRIAL_TIME;
+            let took = is_in_time.then(|| shortest(rows, TRIAL_RUNS)).flatten()?;
+            Some(took.as_nanos() as f64 / f64::from(rows))
+        })
     }
 
     /// Measures each cell of a version. The cells share the budget equally.

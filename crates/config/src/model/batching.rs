@@ -42,7 +42,11 @@ macro_rules! batching {
             pub queueing: Option<QueueingSettings>,
             /// An empty mapping, because `serial` has no knobs.
             pub serial: Option<NoKnobs>,
-            $($(#[$doc])* #[serde(rename = $name)] pub $section: Option<<paternoster_batching::$knobs as FromSettings>::Settings>,)*
+            $(
+                $(#[$doc])*
+                #[serde(rename = $name)]
+                pub $section: Option<<paternoster_batching::$knobs as FromSettings>::Settings>,
+            )*
             /// Knobs of `cellular` (BatchMaker).
             pub cellular: Option<CellularSettings>,
             /// `queueing.bucket_width` as a parameter.

@@ -197,7 +197,8 @@ proptest! {
         has_length in any::<bool>(),
     ) {
         let tried = growing(has_length, false);
-        let unfolded_states: Vec<UnfoldedState> = tokens.iter().map(|own| tried.unfolded_state(&[(&[own.len() as i64], own)])).collect();
+        let unfolded_states: Vec<UnfoldedState> =
+            tokens.iter().map(|own| tried.unfolded_state(&[(&[own.len() as i64], own)])).collect();
         let mut ran = vec![0; unfolded_states.len()];
         let mut picks = picks.iter().cycle();
         loop {
