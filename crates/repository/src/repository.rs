@@ -12,6 +12,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use futures_util::future::BoxFuture;
 use http::HeaderMap;
 use parking_lot::Mutex;
 use paternoster_observe::{
@@ -70,38 +71,40 @@ impl Repository {
     /// Fails if no repository is given or a location has no valid form, if the credentials of an object store or the
     /// cache directory cannot be used, or if a directory cannot be read and the options do not let the server start
     /// without it.
-    pub async fn open(options: Options, loader: Arc<dyn Loader>) -> Result<Startup, StartError> {
-        let places = Places::open(&options)?;
-        let scanned = places.scan_directories().await.unwrap_or_default();
-        let memory = options.residency.memory_budget;
-        // What is loaded on demand is counted without a limit too, since that is how idle models are found.
-        let memory = memory.or(options.mode.is_on_demand().then_some(usize::MAX));
-        let control = Arc::new(Control {
-            loads: Arc::new(Semaphore::new(options.load_threads.max(1))),
-            loads_of_clients: Arc::new(Semaphore::new(options.load_threads.saturating_sub(1).max(1))),
-            pending: Budget::of(MAX_PENDING),
-            options,
-            places,
-            loader,
-            table: Mutex::default(),
-            serving: ArcSwap::from_pointee(Serving::default()),
-            changes: watch::Sender::new(0),
-            gates: Gates::default(),
-            kept: Mutex::default(),
-            opened: AtomicBool::new(true),
-            stats: Arc::default(),
-            warned: Mutex::default(),
-            dependencies: Dependencies::default(),
-            memory_queue: memory_budget::Queue::default(),
-            assembling: Arc::default(),
-            card_room: CardRoom::default(),
-            workers: Workers::new(thread::available_parallelism().map_or(1, NonZero::get)),
-            profiling: Arc::default(),
-            on_demand: OnDemand::default(),
-            memory: memory.map(Budget::of),
-            opened_at: Instant::now(),
-        });
-        Startup::begin(Arc::new(Self { control, poller: OnceLock::new() }), scanned)
+    pub fn open(options: Options, loader: Arc<dyn Loader>) -> BoxFuture<'static, Result<Startup, StartError>> {
+        Box::pin(async move {
+            let places = Places::open(&options)?;
+            let scanned = places.scan_directories().await.unwrap_or_default();
+            let memory = options.residency.memory_budget;
+            // What is loaded on demand is counted without a limit too, since that is how idle models are found.
+            let memory = memory.or(options.mode.is_on_demand().then_some(usize::MAX));
+            let control = Arc::new(Control {
+                loads: Arc::new(Semaphore::new(options.load_threads.max(1))),
+                loads_of_clients: Arc::new(Semaphore::new(options.load_threads.saturating_sub(1).max(1))),
+                pending: Budget::of(MAX_PENDING),
+                options,
+                places,
+                loader,
+                table: Mutex::default(),
+                serving: ArcSwap::from_pointee(Serving::default()),
+                changes: watch::Sender::new(0),
+                gates: Gates::default(),
+                kept: Mutex::default(),
+                opened: AtomicBool::new(true),
+                stats: Arc::default(),
+                warned: Mutex::default(),
+                dependencies: Dependencies::default(),
+                memory_queue: memory_budget::Queue::default(),
+                assembling: Arc::default(),
+                card_room: CardRoom::default(),
+                workers: Workers::new(thread::available_parallelism().map_or(1, NonZero::get)),
+                profiling: Arc::default(),
+                on_demand: OnDemand::default(),
+                memory: memory.map(Budget::of),
+                opened_at: Instant::now(),
+            });
+            Startup::begin(Arc::new(Self { control, poller: OnceLock::new() }), scanned)
+        })
     }
 
     /// Returns what may decide which version answers a request with these headers, and when a model is loaded for it.
@@ -235,16 +238,18 @@ impl Repository {
 
     /// Returns all models with the states of their versions, by name and version. Unless only ready versions are
     /// wanted, lists the repositories to include models that were never loaded.
-    pub async fn index(&self, ready_only: bool) -> Vec<IndexEntry> {
-        if self.is_on_demand() {
-            // Polls keep the list.
-            return self.control.table.lock().index(ready_only, &BTreeSet::new(), false);
-        }
-        let scanned = if ready_only { Ok(Vec::new()) } else { self.control.places.scan().await };
-        let was_scanned = scanned.is_ok();
-        let scan = scanned.unwrap_or_default();
-        let all_seen = !ready_only && was_scanned && scan.iter().all(|(_, listed)| listed.is_ok());
-        self.control.table.lock().index(ready_only, &scan::names(&scan), all_seen)
+    pub fn index(&self, ready_only: bool) -> BoxFuture<'_, Vec<IndexEntry>> {
+        Box::pin(async move {
+            if self.is_on_demand() {
+                // Polls keep the list.
+                return self.control.table.lock().index(ready_only, &BTreeSet::new(), false);
+            }
+            let scanned = if ready_only { Ok(Vec::new()) } else { self.control.places.scan().await };
+            let was_scanned = scanned.is_ok();
+            let scan = scanned.unwrap_or_default();
+            let all_seen = !ready_only && was_scanned && scan.iter().all(|(_, listed)| listed.is_ok());
+            self.control.table.lock().index(ready_only, &scan::names(&scan), all_seen)
+        })
     }
 
     /// As [`Self::index`], but without reading the repositories, so models that were never loaded are missing.
@@ -312,18 +317,20 @@ impl Repository {
     /// # Errors
     /// Fails as [`Self::control_allowed`], and if too many loads wait, the name is unknown, the overrides are invalid,
     /// a version cannot be loaded, or the load is ended early.
-    pub async fn load(&self, name: &str, overrides: Overrides) -> Result<(), ControlError> {
-        self.control_allowed()?;
-        let place = self.pending()?;
-        let attempt = self.control.attempt(name, &overrides);
-        let _leaving = Leaving(Arc::clone(&attempt));
-        let (control, model) = (self.control.clone(), name.to_owned());
-        // A task, so that a load that is ended early still records what became of it.
-        let task = tokio::spawn(async move {
-            let _place = place;
-            control.load(&model, overrides, &attempt, Demand::Client).await
-        });
-        task.await.map_err(|_| ControlError::ShuttingDown)?
+    pub fn load<'a>(&'a self, name: &'a str, overrides: Overrides) -> BoxFuture<'a, Result<(), ControlError>> {
+        Box::pin(async move {
+            self.control_allowed()?;
+            let place = self.pending()?;
+            let attempt = self.control.attempt(name, &overrides);
+            let _leaving = Leaving(Arc::clone(&attempt));
+            let (control, model) = (self.control.clone(), name.to_owned());
+            // A task, so that a load that is ended early still records what became of it.
+            let task = tokio::spawn(async move {
+                let _place = place;
+                control.load(&model, overrides, &attempt, Demand::Client).await
+            });
+            task.await.map_err(|_| ControlError::ShuttingDown)?
+        })
     }
 
     fn pending(&self) -> Result<Reservation, ControlError> {
@@ -338,22 +345,24 @@ impl Repository {
     ///
     /// # Errors
     /// Fails as [`Self::control_allowed`], and if too many loads and unloads wait.
-    pub async fn unload(&self, name: &str, dependents: bool) -> Result<(), ControlError> {
-        self.control_allowed()?;
-        let place = self.pending()?;
-        let (control, model) = (self.control.clone(), name.to_owned());
-        let task = tokio::spawn(async move {
-            let _place = place;
-            if control.options.mode.is_on_demand() {
-                control.unload_pipelines_of(&model).await;
-            }
-            if dependents {
-                control.unload_with_models(&model).await;
-            } else {
-                control.unload(&model).await;
-            }
-        });
-        task.await.map_err(|_| ControlError::ShuttingDown)
+    pub fn unload<'a>(&'a self, name: &'a str, dependents: bool) -> BoxFuture<'a, Result<(), ControlError>> {
+        Box::pin(async move {
+            self.control_allowed()?;
+            let place = self.pending()?;
+            let (control, model) = (self.control.clone(), name.to_owned());
+            let task = tokio::spawn(async move {
+                let _place = place;
+                if control.options.mode.is_on_demand() {
+                    control.unload_pipelines_of(&model).await;
+                }
+                if dependents {
+                    control.unload_with_models(&model).await;
+                } else {
+                    control.unload(&model).await;
+                }
+            });
+            task.await.map_err(|_| ControlError::ShuttingDown)
+        })
     }
 
     /// Returns a counter that grows with every state change, except when a version stops responding, which the pool

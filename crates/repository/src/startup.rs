@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 
 use super::{
     ControlMode, Repository, StartError,
@@ -54,35 +54,37 @@ impl Startup {
     ///
     /// # Errors
     /// Fails if a store cannot be read and the options do not let the server start without it.
-    pub async fn load(mut self) -> Result<(), StartError> {
-        if self.repository.control.places.has_stores() {
-            let scanned = self.repository.control.places.scan_stores().await;
-            self.take_in(scanned)?;
-        }
-        let found = self.found();
-        let Self { repository, .. } = &self;
-        let control = &repository.control;
-        control.begin_start(self.names(&found), false);
-        match control.options.mode.clone() {
-            ControlMode::None => control.load_all(None, found).await,
-            ControlMode::Explicit { startup } => {
-                let named = control.options.mode.names_models().then_some(startup);
-                control.load_all(named, found).await;
+    pub fn load(mut self) -> BoxFuture<'static, Result<(), StartError>> {
+        Box::pin(async move {
+            if self.repository.control.places.has_stores() {
+                let scanned = self.repository.control.places.scan_stores().await;
+                self.take_in(scanned)?;
             }
-            ControlMode::Poll { period } => self.poll(period).await,
-            ControlMode::OnDemand { period, .. } => {
-                let names = self.stay_loaded(&found).await;
-                control.begin_start(names.iter().map(String::as_str), false);
-                control.offer(found.keys().map(String::as_str));
-                control.load_all(Some(names), found).await;
-                self.poll(period).await;
-                if let Some(idle) = control.options.residency.idle_unload {
-                    tokio::spawn(memory_budget::unload_idle(Arc::downgrade(control), idle));
+            let found = self.found();
+            let Self { repository, .. } = &self;
+            let control = &repository.control;
+            control.begin_start(self.names(&found), false);
+            match control.options.mode.clone() {
+                ControlMode::None => control.load_all(None, found).await,
+                ControlMode::Explicit { startup } => {
+                    let named = control.options.mode.names_models().then_some(startup);
+                    control.load_all(named, found).await;
+                }
+                ControlMode::Poll { period } => self.poll(period).await,
+                ControlMode::OnDemand { period, .. } => {
+                    let names = self.stay_loaded(&found).await;
+                    control.begin_start(names.iter().map(String::as_str), false);
+                    control.offer(found.keys().map(String::as_str));
+                    control.load_all(Some(names), found).await;
+                    self.poll(period).await;
+                    if let Some(idle) = control.options.residency.idle_unload {
+                        tokio::spawn(memory_budget::unload_idle(Arc::downgrade(control), idle));
+                    }
                 }
             }
-        }
-        control.end_start();
-        Ok(())
+            control.end_start();
+            Ok(())
+        })
     }
 
     /// Polls once, then periodically.

@@ -2,6 +2,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
 use tokio::time::{sleep, timeout};
 use tokio_util::{
     sync::{CancellationToken, DropGuard},
@@ -60,29 +61,32 @@ impl GrpcServer {
     ///
     /// # Errors
     /// If the address, the certificates or the restrictions are unusable.
-    pub async fn start(config: GrpcConfig, services: Services) -> Result<Self, StartError> {
-        let tls = config.tls.as_ref();
-        let tls = tls.map(|files| Certificates::read(files, b"h2", Uncertified::Refused)).transpose()?;
-        let restrictions = Restrictions::new(&config.restricted)?;
-        let reflection = Reflection::new()?;
-        let bind = |error| StartError::Bind { endpoint: config.endpoint.clone(), error };
-        let (listener, endpoint) = config.endpoint.bind().await.map_err(bind)?;
+    pub fn start(config: GrpcConfig, services: Services) -> BoxFuture<'static, Result<Self, StartError>> {
+        Box::pin(async move {
+            let tls = config.tls.as_ref();
+            let tls = tls.map(|files| Certificates::read(files, b"h2", Uncertified::Refused)).transpose()?;
+            let restrictions = Restrictions::new(&config.restricted)?;
+            let reflection = Reflection::new()?;
+            let bind = |error| StartError::Bind { endpoint: config.endpoint.clone(), error };
+            let (listener, endpoint) = config.endpoint.bind().await.map_err(bind)?;
 
-        let (closing, ended) = (CancellationToken::new(), CancellationToken::new());
-        let readiness = Arc::clone(&services.readiness);
-        let places = Arc::clone(&services.budgets.grpc_connections);
-        let dispatch = Dispatch::new(&config, services, restrictions, reflection, closing.clone());
-        let host = Host::new(Arc::new(dispatch), config.connection, tls.clone(), closing.clone(), ended.clone());
-        let connections = TaskTracker::new();
-        let acceptor = Acceptor { listener, host, places, connections: connections.clone(), closing: closing.clone() };
-        connections.spawn(transport::accept(acceptor));
-        if let Some(certificates) = &tls {
-            let (closing, following) = (closing.clone(), Arc::clone(certificates).follow());
-            connections.spawn(async move { closing.run_until_cancelled(following).await });
-        }
-        info!(address = %endpoint, tls = tls.is_some(), "gRPC front end listens");
-        let guards = (closing.clone().drop_guard(), ended.clone().drop_guard());
-        Ok(Self { endpoint, readiness, connections, closing, ended, tls, _guards: guards })
+            let (closing, ended) = (CancellationToken::new(), CancellationToken::new());
+            let readiness = Arc::clone(&services.readiness);
+            let places = Arc::clone(&services.budgets.grpc_connections);
+            let dispatch = Dispatch::new(&config, services, restrictions, reflection, closing.clone());
+            let host = Host::new(Arc::new(dispatch), config.connection, tls.clone(), closing.clone(), ended.clone());
+            let connections = TaskTracker::new();
+            let acceptor =
+                Acceptor { listener, host, places, connections: connections.clone(), closing: closing.clone() };
+            connections.spawn(transport::accept(acceptor));
+            if let Some(certificates) = &tls {
+                let (closing, following) = (closing.clone(), Arc::clone(certificates).follow());
+                connections.spawn(async move { closing.run_until_cancelled(following).await });
+            }
+            info!(address = %endpoint, tls = tls.is_some(), "gRPC front end listens");
+            let guards = (closing.clone().drop_guard(), ended.clone().drop_guard());
+            Ok(Self { endpoint, readiness, connections, closing, ended, tls, _guards: guards })
+        })
     }
 
     /// Returns the address that clients reach.

@@ -37,6 +37,7 @@ mod timeline;
 
 use std::{io, sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use fuzz::http;
 use paternoster_observe::{LoadedVersion, Metrics, budget::Budget, timeline::Timeline};
@@ -149,42 +150,44 @@ impl HttpServer {
         Self::listen(endpoint.into(), routes::metrics(metrics), None, None, connections).await
     }
 
-    async fn listen(
+    fn listen(
         endpoint: Endpoint,
         routes: axum::Router,
         tls: Option<Arc<Certificates>>,
         services: Option<Arc<Services>>,
         places: Arc<Budget>,
-    ) -> Result<Self, HttpStartError> {
-        let (listener, bound) = match endpoint.bind().await {
-            Ok(bound) => bound,
-            Err(error) => return Err(HttpStartError::Bind { endpoint, error }),
-        };
-        let names = Names::of(&endpoint, &bound);
-        let server = Self {
-            endpoint: bound,
-            connections: TaskTracker::new(),
-            closing: CancellationToken::new(),
-            ended: CancellationToken::new(),
-            tls: tls.clone(),
-        };
-        let acceptor = listener::Acceptor {
-            listener,
-            routes,
-            names,
-            tls,
-            services,
-            places,
-            connections: server.connections.clone(),
-            closing: server.closing.clone(),
-            ended: server.ended.clone(),
-        };
-        server.connections.spawn(acceptor.accept());
-        if let Some(certificates) = &server.tls {
-            let (closing, following) = (server.closing.clone(), Arc::clone(certificates).follow());
-            server.connections.spawn(async move { closing.run_until_cancelled(following).await });
-        }
-        Ok(server)
+    ) -> BoxFuture<'static, Result<Self, HttpStartError>> {
+        Box::pin(async move {
+            let (listener, bound) = match endpoint.bind().await {
+                Ok(bound) => bound,
+                Err(error) => return Err(HttpStartError::Bind { endpoint, error }),
+            };
+            let names = Names::of(&endpoint, &bound);
+            let server = Self {
+                endpoint: bound,
+                connections: TaskTracker::new(),
+                closing: CancellationToken::new(),
+                ended: CancellationToken::new(),
+                tls: tls.clone(),
+            };
+            let acceptor = listener::Acceptor {
+                listener,
+                routes,
+                names,
+                tls,
+                services,
+                places,
+                connections: server.connections.clone(),
+                closing: server.closing.clone(),
+                ended: server.ended.clone(),
+            };
+            server.connections.spawn(acceptor.accept());
+            if let Some(certificates) = &server.tls {
+                let (closing, following) = (server.closing.clone(), Arc::clone(certificates).follow());
+                server.connections.spawn(async move { closing.run_until_cancelled(following).await });
+            }
+            Ok(server)
+        })
     }
 
     /// Returns the address that clients reach.
