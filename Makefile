@@ -10,11 +10,12 @@ VENV   := .cache/tests/bin/python
 BINARY  = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); from server import binary; print(binary())')
 
 .DEFAULT_GOAL := help
-.PHONY: help build setup tools models demo demo-models serve test kernels kube-test gpu-test gpu-kit conformance fuzz soak lint bench bench-frontend compare-policies compare-triton compare-text scaling figures timelines page overload attacks packages package-test image release aarch64 book clean
+.PHONY: help build setup tools models demo demo-models serve test nightly kernels kube-test gpu-test gpu-kit conformance fuzz soak lint bench bench-frontend compare-policies compare-triton compare-text scaling figures timelines page overload attacks packages package-test image release aarch64 book clean
 
 help:
 	@echo "make demo      serve a sentence encoder, and compare how an LSTM is batched"
 	@echo "make test      cargo test, the CUDA kernels through their compiler, then real clients against the built server"
+	@echo "make nightly   what takes long as well: lean builds, long runs, the kit for cards, measuring scripts, figures, ONNX's tests, fuzzers"
 	@echo "make kernels   compile the CUDA kernels for every architecture, and print their registers; needs no GPU. ALL=1: those of every example network, minutes"
 	@echo "make kube-test the manifests of deploy/ against Kubernetes' API server, which Go builds first: 10 min, 5 GB meanwhile"
 	@echo "make gpu-test  tests and benchmarks of CUDA cards on a card; gpu-kit packs them into one file, for a machine with a card alone"
@@ -69,6 +70,11 @@ serve: models
 test:
 	@$(PYTHON) scripts/test.py
 
+# Before a release: what takes too long for every change.
+nightly: lint
+	cargo clippy --no-default-features --features fuzzing -- -D warnings
+	@$(PYTHON) scripts/test.py --nightly
+
 # With ALL=1 they are those that plans of all example networks generate.
 kernels:
 	@$(PYTHON) $(if $(ALL),scripts/check_kernels.py --all,scripts/test.py --only kernels)
@@ -102,7 +108,6 @@ lint:
 	python3 scripts/check_dependencies.py
 	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
 	cargo clippy --all-targets -- -D warnings
-	cargo clippy --no-default-features --features fuzzing -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps
 	@$(PYTHON) scripts/check_text.py
 	@$(PYTHON) scripts/check_rust_version.py
@@ -173,8 +178,7 @@ scaling: build setup
 	@$(VENV) scripts/scaling.py
 
 # The papers' figures from the simulator: the plots and tables of docs/benchmarks/{lazybatching,dvabatch,batchmaker,adaptive}.md,
-# where `git diff` then shows what changed. With CHECK=1 a part of the tables is drawn again and compared instead, as
-# `make test` does.
+# where `git diff` then shows what changed. With CHECK=1 a part of the tables is drawn again and compared instead.
 figures:
 ifdef CHECK
 	@$(PYTHON) scripts/test.py --only figures

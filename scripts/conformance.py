@@ -1,6 +1,6 @@
 """ONNX's backend tests through the server, compared with ONNX Runtime. Started by `make conformance`.
 
-    .cache/conformance/bin/python scripts/conformance.py [--only PART_OF_A_NAME] [--verbose]
+    .cache/conformance/bin/python scripts/conformance.py [--only PART_OF_A_NAME] [--verbose] [--binary PROGRAM]
 
 Each model of the package `onnx` that ONNX Runtime runs is loaded without a configuration and asked over gRPC and HTTP,
 once as the file is and once without the shapes of its outputs, which the server then has to find. Replies must have
@@ -22,7 +22,7 @@ import pins
 import tritonclient.grpc
 import tritonclient.http
 from onnx import numpy_helper
-from server import Server
+from server import Server, binary
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 DATA = Path(onnx.backend.test.__file__).parent / "data"
@@ -175,6 +175,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--only", default="", help="models whose name contains this")
     parser.add_argument("--verbose", action="store_true", help="print each model that was served")
+    parser.add_argument("--binary", type=Path, default=binary(), help="the server's binary")
     chosen = parser.parse_args()
     if onnxruntime.__version__ != pins.ONNXRUNTIME.version:
         sys.exit(
@@ -186,7 +187,7 @@ def main():
     not_run, left_out = 0, collections.defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="conformance-") as scratch:
         repository = Path(scratch)
-        with Server(repository, "--model-control-mode=explicit") as server:
+        with Server(repository, "--model-control-mode=explicit", program=chosen.binary) as server:
             sweep = Sweep(repository, server, chosen.verbose)
             for path in paths:
                 case = Case(path)
@@ -199,7 +200,6 @@ def main():
                     sweep.add(case, f"{case.name}-bare", case.bare())
     versions = f"onnx {onnx.__version__}, ONNX Runtime {onnxruntime.__version__}"
     print(f"{len(paths)} models of {versions}, which does not run {not_run} of them")
-    print(f"{sweep.served} served with equal values, with and without the shapes of their outputs")
     for reason, names in left_out.items():
         print(f"{len(names)} left out, {reason}: {', '.join(names)}")
     for name, reasons in sweep.refused.items():
@@ -209,6 +209,7 @@ def main():
     too_many = sum(map(len, left_out.values())) > LEFT_OUT_MAX
     if too_many:
         print(f"expected at most {LEFT_OUT_MAX} models to be left out")
+    print(f"{sweep.served} served with equal values, with and without the shapes of their outputs")
     return 1 if sweep.refused or sweep.wrong or too_many else 0
 
 

@@ -1,12 +1,17 @@
-"""The whole test suite: cargo test, the CUDA kernels with their compiler, real clients against the built server, and a
-part of the papers' figures, drawn again; then a summary of what ran, what did not, and why. Started by `make test`.
+"""The test suite: cargo test, the CUDA kernels with their compiler, and real clients against the built server; then a
+summary of what ran, what did not, and why. Started by `make test`.
 
-    python3 scripts/test.py [--only rust|kernels|python|figures] [-- arguments for pytest]
+    python3 scripts/test.py [--nightly] [--only rust,kernels,python,…] [-- arguments for pytest]
+
+With --nightly (`make nightly`), what takes long runs as well: the long runs of cargo test, the kernels of all example
+networks, the server without tools, the kit for cards, the measuring scripts, a part of the papers' figures, ONNX's own
+tests, and the fuzzers.
 
 With CI set in the environment nothing may be left out: a piece that cannot be fetched is then a failure.
 """
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -23,6 +28,8 @@ Outcome = namedtuple("Outcome", "layer passed count left_out")
 CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;")
 PYTEST_RESULT = re.compile(r"^=+ (.*\b(?:passed|failed|error|skipped|no tests ran)\b.*) =+$")
 PYTEST_SKIP = re.compile(r"^SKIPPED \[\d+\] [^ ]+: (.*)$")
+#: Inputs that each fuzzer tries.
+FUZZED = 20_000
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -48,7 +55,7 @@ def fetched(name, left_out):
         return None
 
 
-def rust(environment):
+def rust(environment, given):
     left_out = []
     library = fetched("runtime", left_out)
     if library:
@@ -62,59 +69,72 @@ def rust(environment):
     if not fetched("cpp", left_out):
         return Outcome("cargo test", False, "did not run", left_out)
     status, lines = shown(["cargo", "test", "--no-fail-fast"], environment)
+    if given.nightly:
+        long_status, long_lines = shown(["cargo", "test", "--no-fail-fast", "--release", "--", "--ignored"], environment)
+        status, lines = status or long_status, lines + long_lines
     results = [tuple(map(int, match.groups())) for match in map(CARGO_RESULT.match, lines) if match]
     passed, failed, ignored = (sum(column) for column in zip(*results)) if results else (0, 0, 0)
-    if ignored:
-        left_out.append(f"{ignored} ignored in the source (long runs: cargo test -- --ignored)")
+    if ignored and not given.nightly:
+        left_out.append(f"{ignored} long runs (make nightly)")
     count = f"{passed} passed, {failed} failed, {ignored} ignored in {len(results)} binaries"
     return Outcome("cargo test", status == 0 and passed > 0, count, left_out)
 
 
-def kernels(environment):
+def kernels(environment, given):
     left_out = []
     if not fetched("nvrtc", left_out):
         return Outcome("cuda kernels", True, "did not run", left_out)
-    status, lines = shown([sys.executable, "scripts/check_kernels.py"], environment)
-    return Outcome("cuda kernels", status == 0, lines[-1] if lines else "no result line", left_out)
+    every = ["--all"] if given.nightly else []
+    return script("cuda kernels", [sys.executable, "scripts/check_kernels.py", *every], environment, left_out)
+
+
+def script(layer, command, environment, left_out=()):
+    """Runs a command whose last line is its result."""
+    status, lines = shown(command, environment)
+    return Outcome(layer, status == 0, lines[-1] if lines else "no result line", list(left_out))
 
 
 def built(environment, *choice):
-    """Builds the server; returns whether it did."""
-    # An example has the dependencies of tests, so that they are used as `cargo test` compiled them.
-    status, _ = shown(["cargo", "build", "--bin", "paternoster", "--example", "client", *choice], environment)
+    """Builds the server and the examples; returns whether they were built. Examples have the dependencies of tests, so
+    that what `cargo test` has compiled is used."""
+    status, _ = shown(["cargo", "build", "--bin", "paternoster", "--examples", *choice], environment)
     return status == 0
 
 
-def figures(environment):
-    if not built(environment):
-        return Outcome("papers' figures", False, "the simulator did not build", [])
-    command = [sys.executable, "scripts/figures.py", "--check", "--binary", binary("debug")]
-    status, lines = shown(command, environment)
-    return Outcome("papers' figures", status == 0, lines[-1] if lines else "no result line", [])
+def executable(environment, *choice):
+    """Builds one program; returns its path."""
+    command = ["cargo", "build", *choice, "--message-format", "json"]
+    made = subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.PIPE).stdout
+    reports = (json.loads(line) for line in made.splitlines() if line.startswith(b"{"))
+    return [report["executable"] for report in reports if report.get("executable")][-1]
 
 
-def python(environment, arguments):
+def python(environment, given):
     left_out = []
     pieces = {name: fetched(name, left_out) for name in ("tests", "runtime", "minilm")}
     if not all(pieces.values()):
         return Outcome("python clients", True, "did not run", left_out)
-    # The server without the feature `tools` is copied under another name, because cargo gives both the same.
-    lean = binary("debug").with_name("paternoster-lean")
-    for choice in (["--no-default-features"], []):
-        if not built(environment, *choice):
-            return Outcome("python clients", False, "the server did not build", left_out)
-        if choice:
-            shutil.copy2(binary("debug"), lean)
+    environment = dict(environment)
+    folders = ["tests/python"]
+    if given.nightly:
+        environment["PATERNOSTER_CARDS_BENCH"] = executable(environment, "--bench", "cards")
+        # The server without tools is copied under another name, because cargo gives both the same.
+        lean = binary("debug").with_name("paternoster-lean")
+        shutil.copy2(executable(environment, "--bin", "paternoster", "--no-default-features"), lean)
+        environment["PATERNOSTER_LEAN"] = str(lean)
+    else:
+        folders.append("--ignore=tests/python/nightly")
+        left_out.append("tests/python/nightly (make nightly)")
+    if not built(environment):
+        return Outcome("python clients", False, "the server did not build", left_out)
     for name in sorted(fetch.OPTIONAL):
         # Fetched here to show its progress; tests that need it report if it is not available.
         fetched(name, [])
     openvino = fetched("openvino", left_out)
     if openvino:
-        environment = {**environment, "OPENVINO_DYLIB_PATH": str(openvino)}
-    environment = {
-        **environment,
+        environment["OPENVINO_DYLIB_PATH"] = str(openvino)
+    environment |= {
         "PATERNOSTER": str(binary("debug")),
-        "PATERNOSTER_LEAN": str(lean),
         "ORT_DYLIB_PATH": str(pieces["runtime"]),
         "PYTHONDONTWRITEBYTECODE": "1",
         # The threads of NumPy's products would spin on the cores of the servers that are tested.
@@ -126,29 +146,51 @@ def python(environment, arguments):
     processes = min(2 * len(os.sched_getaffinity(0)), 4)
     beside = ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]
     command = [pieces["tests"], "-m", "pytest", "-c", "tests/python/pytest.ini", "-rs", "--durations=20", *beside]
-    command += arguments or ["tests/python"]
-    status, lines = shown(command, environment)
+    status, lines = shown([*command, *(given.pytest or folders)], environment)
     counts = [match.group(1) for match in map(PYTEST_RESULT.match, lines) if match]
     left_out += [match.group(1) for match in map(PYTEST_SKIP.match, lines) if match]
     return Outcome("python clients", status == 0, counts[-1] if counts else "no result line", left_out)
 
 
+def figures(environment, given):
+    if not built(environment):
+        return Outcome("papers' figures", False, "the simulator did not build", [])
+    command = [sys.executable, "scripts/figures.py", "--check", "--binary", binary("debug")]
+    return script("papers' figures", command, environment)
+
+
+def conformance(environment, given):
+    left_out = []
+    own = fetched("conformance", left_out)
+    if not own or not built(environment):
+        return Outcome("conformance", bool(left_out), "did not run", left_out)
+    return script("conformance", [own, "scripts/conformance.py", "--binary", binary("debug")], environment)
+
+
+def fuzz(environment, given):
+    left_out = []
+    if not fetched("cpp", left_out):
+        return Outcome("fuzzing", True, "did not run", left_out)
+    return script("fuzzing", [sys.executable, "scripts/fuzz.py", "--runs", str(FUZZED)], environment)
+
+
+#: The layers by name, and those that run by night alone.
+LAYERS = {layer.__name__: layer for layer in (rust, kernels, python, figures, conformance, fuzz)}
+NIGHTLY = {"figures", "conformance", "fuzz"}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--only", choices=["rust", "kernels", "python", "figures"])
+    parser.add_argument("--nightly", action="store_true", help="run what takes long as well")
+    parser.add_argument("--only", metavar="LAYER,…", help=f"of {', '.join(LAYERS)}")
     parser.add_argument("pytest", nargs="*", help="arguments for pytest, after --")
     given = parser.parse_args()
+    chosen = given.only.split(",") if given.only else [name for name in LAYERS if given.nightly or name not in NIGHTLY]
+    unknown = [name for name in chosen if name not in LAYERS]
+    if unknown:
+        parser.error(f"there is no layer {unknown[0]!r}; there are {', '.join(LAYERS)}")
 
-    environment = dict(os.environ)
-    outcomes = []
-    if given.only in (None, "rust"):
-        outcomes.append(rust(environment))
-    if given.only in (None, "kernels"):
-        outcomes.append(kernels(environment))
-    if given.only in (None, "python"):
-        outcomes.append(python(environment, given.pytest))
-    if given.only in (None, "figures"):
-        outcomes.append(figures(environment))
+    outcomes = [LAYERS[name](dict(os.environ), given) for name in chosen]
 
     in_ci = bool(os.environ.get("CI"))
     unfetched = [line for outcome in outcomes for line in outcome.left_out if line.split(":")[0] in fetch.PIECES]

@@ -23,7 +23,7 @@ collect_ignore = ["test_api_server.py"]
 
 #: Files that take longest, beginning with the longest. The tests of a file run in one process, so these begin first: no
 #: process is left with one of them when all others are done.
-LONG = ("test_gpu_kit.py", "test_cards_conformance.py")
+LONG = ("nightly/test_cards_conformance.py", "nightly/test_gpu_kit.py", "test_sequences.py", "test_openapi.py")
 
 #: (heading, lines) that tests add, printed at the end of the run.
 NOTES = []
@@ -40,9 +40,10 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(items):
-    missing = [name for name in LONG if not Path(__file__).with_name(name).exists()]
+    order = [Path(__file__).with_name(name) for name in LONG]
+    missing = [path.name for path in order if not path.exists()]
     assert not missing, f"LONG names files that are gone: {missing}"
-    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+    items.sort(key=lambda item: order.index(item.path) if item.path in order else len(order))
 
 
 def pytest_sessionfinish(session):
@@ -86,22 +87,27 @@ def schemas():
     return Schemas(fetched(fetch.kubernetes_schemas), fetched(fetch.extension_clients))
 
 
+def example(name):
+    """Returns the path of an example that was built before: a program, or a library."""
+    path = target_directory() / "debug" / "examples" / name
+    assert path.exists(), f"build it first, with 'cargo build --examples': {path} is not there"
+    return path
+
+
 @pytest.fixture(scope="session")
 def stand_in(tmp_path_factory):
     """Returns the environment of a server that finds the stand-in."""
     if shutil.which("c++") is None:
         assert not os.environ.get("CI"), "the stand-in for CUDA compiles kernels with c++, which is not installed"
         pytest.skip("the stand-in for CUDA compiles kernels with c++, which is not installed")
-    command = ["cargo", "build", "--example", "fake_cuda"]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=1200)
-    examples = target_directory() / "debug" / "examples"
+    library = example("libfake_cuda.so")
     folder = tmp_path_factory.mktemp("cuda")
     for name in CUDA_LIBRARIES:
-        (folder / name).symlink_to(examples / "libfake_cuda.so")
+        (folder / name).symlink_to(library)
     return {
         "LD_LIBRARY_PATH": str(folder),
         # Kernels that tests in Rust have compiled are not compiled again.
-        "FAKE_CUDA_CACHE": str(examples / "fake_cuda_links" / "kernels"),
+        "FAKE_CUDA_CACHE": str(library.parent / "fake_cuda_links" / "kernels"),
         "GLIBC_TUNABLES": "glibc.rtld.optional_static_tls=65536",
         "XDG_CACHE_HOME": str(folder),
     }

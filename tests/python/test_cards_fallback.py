@@ -12,8 +12,7 @@ import onnx_bytes as onnx
 import pytest
 import tritonclient.grpc as triton
 from clients import tensor
-from conftest import ROOT, Server, fetched
-from server import target_directory
+from conftest import Server, example, fetched
 
 WIDTH = 8
 ROW = ("batch", WIDTH)
@@ -112,9 +111,7 @@ def reasons_of(server):
 def provider(stand_in, tmp_path_factory):
     """Returns a function that makes a library with the provider, with or without its CUDA part: (library, environment of
     its server)."""
-    command = ["cargo", "build", "--example", "fake_provider"]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=1200)
-    built = target_directory() / "debug" / "examples" / "libfake_provider.so"
+    built = example("libfake_provider.so")
 
     def make(has_part=True, **more):
         folder = tmp_path_factory.mktemp("provider")

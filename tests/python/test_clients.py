@@ -6,8 +6,7 @@ import sys
 
 import fetch
 import pytest
-from conftest import ROOT, fetched
-from server import target_directory
+from conftest import ROOT, example, fetched
 
 CLIENTS = ROOT / "clients"
 ANSWERS = "identity: 16 numbers, as sent\nrepeat: 3 responses\n"
@@ -23,9 +22,7 @@ def python(_):
 
 
 def rust(_):
-    command = ["cargo", "build", "--example", "client"]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=1200)
-    return [target_directory() / "debug" / "examples" / "client"]
+    return [example("client")]
 
 
 def go(scratch):

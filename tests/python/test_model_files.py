@@ -2,16 +2,14 @@
 
 import json
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from clients import ROW, refused, tensor
-from conftest import ROOT
+from conftest import example
 from onnx_bytes import identity, model, node, number, port, text
 from repository_on_disk import config, write_model
-from server import target_directory
 
 PORTS = {"INPUT0": ("FP32", [4])}
 LABELS = ["café", "naïve", "maß", "plain"]
@@ -45,10 +43,8 @@ def twice():
 
 @pytest.fixture(scope="module")
 def library():
-    """Builds the library of operators (crates/testing/custom_operator)."""
-    command = ["cargo", "build", "--example", "custom_operator"]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=1200)
-    return target_directory() / "debug" / "examples" / "libcustom_operator.so"
+    """Returns the library of operators (crates/testing/custom_operator)."""
+    return example("libcustom_operator.so")
 
 
 def with_library(name, path):

@@ -3,12 +3,16 @@ libraries."""
 
 import json
 import os
+import shutil
 import subprocess
+import sys
 import tarfile
 import time
 from pathlib import Path
 
+import cubins
 import fetch
+import gpu
 import gpu_load
 import gpu_plan
 import gpu_report
@@ -20,15 +24,6 @@ from server import ROOT
 
 #: Stages of the networks that are measured in stages.
 STAGES = {"linknet-32": 4, "bert-base": 2}
-
-
-def executable(name, *command):
-    """Returns the program that cargo has built under a name."""
-    told = subprocess.run(
-        ["cargo", "build", *command, "--message-format", "json"], cwd=ROOT, check=True, capture_output=True, timeout=1200
-    )
-    made = (json.loads(line) for line in told.stdout.splitlines() if line.startswith(b"{"))
-    return next(one["executable"] for one in made if one.get("executable") and one["target"]["name"] == name)
 
 
 def runtime():
@@ -48,7 +43,7 @@ def simulated(program, folder, model):
 def test_times_and_loads_are_measured_and_reported(program, stand_in, tmp_path, monkeypatch):
     for name, value in stand_in.items():
         monkeypatch.setenv(name, value)
-    programs = {SERVER: program, TIMES: executable("cards", "--bench", "cards"), RUNTIME: runtime()}
+    programs = {SERVER: program, TIMES: os.environ["PATERNOSTER_CARDS_BENCH"], RUNTIME: runtime()}
     programs[PYTORCH] = ROOT / "scripts" / PYTORCH
     archive = tmp_path / "second.tar.gz"
     out = tmp_path / "report"
@@ -225,3 +220,77 @@ def test_long_runs_are_no_part_of_a_call(tmp_path):
     program.write_text(text)
     results = gpu_suites.run({"suite": program}, ["suite"], dict(os.environ), tmp_path / "logs", Clock(60))
     assert list(results["suite"]) == ["short"]
+
+
+def test_outside_a_kit_there_is_nothing_to_run(tmp_path):
+    command = [sys.executable, ROOT / "scripts" / "gpu.py", "run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "this is no kit" in done.stderr, done.stderr
+    assert list(tmp_path.iterdir()) == []
+    # Before minutes of building.
+    done = subprocess.run([*command[:2], "kit", tmp_path], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "is a directory" in done.stderr, done.stderr
+
+
+def test_a_kit_has_all_scripts_that_it_needs(tmp_path):
+    for script in gpu.SCRIPTS:
+        shutil.copy2(ROOT / "scripts" / script, tmp_path)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "gpu.py", "--help"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+#: A program that writes the arguments that it was called with where `--json` says.
+PROGRAM = """
+#include <stdio.h>
+#include <string.h>
+int main(int count, char **arguments) {
+    for (int at = 1; at + 1 < count; at++) {
+        if (strcmp(arguments[at], "--json") == 0) {
+            FILE *file = fopen(arguments[at + 1], "w");
+            if (!file) return 2;
+            fputs("{\\"card\\": \\"a card\\", \\"steps\\": [], \\"times\\": [], \\"skipped\\": []}", file);
+            fclose(file);
+        }
+    }
+    puts("test result: ok.");
+    return 0;
+}
+"""
+
+
+def test_a_kit_runs_where_it_is_alone(tmp_path, monkeypatch):
+    # One small program takes the place of all that cargo builds, which other tests run.
+    program = tmp_path / "program"
+    subprocess.run(["c++", "-x", "c", "-o", program, "-"], input=PROGRAM, text=True, check=True, timeout=60)
+    names = [*gpu_plan.SUITES, gpu.SERVER, gpu.TIMES, gpu.RUNTIME, gpu.PYTORCH]
+    monkeypatch.setattr(gpu, "built", lambda: dict.fromkeys(names, program))
+
+    def compiled(planner, folder, capabilities):
+        assert planner == [program] and capabilities == ["9.0"]
+        (folder / "sm_90").mkdir(parents=True)
+        (folder / "sm_90" / "key.cubin").write_bytes(b"a binary")
+        return True
+
+    monkeypatch.setattr(cubins, "compiled", compiled)
+    elsewhere = tmp_path / "elsewhere"
+    gpu.kit(elsewhere / "gpu-kit")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = ["./gpu-kit", "run", "--out", "out"]
+    done = subprocess.run(command, cwd=elsewhere, env=environment, capture_output=True, text=True, timeout=60)
+    # The program measures nothing.
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    reports = {
+        name: json.loads((elsewhere / "out" / name / "report.json").read_text()) for name in ("first", "second")
+    }
+    assert reports["first"]["device"] == {"device": {}} and reports["first"]["suites"] == {"cards": {}, "planner": {}}
+    assert reports["first"]["times"]["card"] == reports["second"]["stages"]["card"] == "a card"
+    assert sorted(entry.name for entry in elsewhere.iterdir()) == ["gpu-kit", "out"]
+    # The programs read and keep kernels there.
+    assert (elsewhere / "out" / "gpu-kernels" / "key.cubin").read_bytes() == b"a binary"
+    for report in reports.values():
+        assert report["kernels"] == {"found": 1, "compiled": 0}
+    assert {"first.tar.gz", "second.tar.gz"} < {entry.name for entry in (elsewhere / "out").iterdir()}
+    for name in reports:
+        assert (elsewhere / "out" / name / "report.md").read_text().startswith("# Report of a CUDA card")

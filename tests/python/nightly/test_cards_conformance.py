@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
+FOLDER = Path(__file__).resolve().parent.parent
 FILES = (
     "test_infer.py", "test_protocol_cases.py", "test_async.py", "test_indices.py", "test_sequences.py", "test_statistics.py",
     "test_reload.py", "test_http.py", "test_traces.py",
@@ -15,7 +15,7 @@ FILES = (
 
 
 def test_what_holds_on_the_cpu_holds_on_a_card(program, stand_in):
-    command = [sys.executable, "-m", "pytest", "-c", HERE / "pytest.ini", "-q", *(HERE / name for name in FILES)]
+    command = [sys.executable, "-m", "pytest", "-c", FOLDER / "pytest.ini", "-q", *(FOLDER / name for name in FILES)]
     environment = {**os.environ, **stand_in, "PATERNOSTER": str(program)}
     ran = subprocess.run(
         [str(part) for part in command], env=environment, capture_output=True, text=True, timeout=900
