@@ -106,6 +106,7 @@ lint:
 	cargo fmt --all --check
 	python3 scripts/check_imports.py cli $(wildcard crates/*)
 	python3 scripts/check_dependencies.py
+	python3 scripts/check_names.py
 	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
 	cargo clippy --all-targets -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps

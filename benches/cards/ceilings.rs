@@ -5,7 +5,7 @@ use std::{fmt, rc::Rc, time::Duration};
 use paternoster_device::{
     DeviceError,
     cuda::{
-        Cuda, Element,
+        Cuda, KernelElement,
         products::{MatrixProduct, Multiplication, Operand, WORKSPACE_BYTES},
     },
 };
@@ -61,9 +61,9 @@ fn copy(cuda: &mut Cuda, bytes: usize, lasting: Duration) -> Result<f64, DeviceE
 
 fn product(cuda: &mut Cuda, precision: Precision, side: usize, lasting: Duration) -> Result<f64, DeviceError> {
     let element = match precision {
-        Precision::Ieee | Precision::Tf32 => Element::F32,
-        Precision::Bf16 => Element::Bf16,
-        Precision::Fp16 => Element::F16,
+        Precision::Ieee | Precision::Tf32 => KernelElement::F32,
+        Precision::Bf16 => KernelElement::Bf16,
+        Precision::Fp16 => KernelElement::F16,
     };
     let bytes = side * side * element.bytes();
     let matrices = [cuda.memory(bytes)?, cuda.memory(bytes)?, cuda.memory(bytes)?];

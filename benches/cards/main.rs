@@ -27,7 +27,7 @@ use paternoster_device::{
     Operation, StreamId,
     cuda::{
         Compiler, CompletionListener, Cuda, CudaOptions, cards,
-        libraries::{self, Loaded},
+        libraries::{self, LoadedLibrary},
     },
 };
 
@@ -90,7 +90,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     };
     let card = there.into_iter().find(|card| card.ordinal == args.card).ok_or("there is no such card")?;
-    for Loaded { library, version, path, .. } in libraries::open(None)?.libraries.into_iter().flatten() {
+    for LoadedLibrary { library, version, path, .. } in libraries::open(None)?.libraries.into_iter().flatten() {
         println!("{library} {version}, {}", path.display());
     }
     let (depth, parameter_bytes) = (timing::DEPTH, PARAMETER_BYTES);

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use paternoster_engine::Precision;
-use paternoster_profile::Point;
+use paternoster_profile::LatencyPoint;
 use serde::Serialize;
 
 use crate::{ceilings::Ceilings, staged::StagedTimes, steps::Step};
@@ -56,7 +56,7 @@ pub(crate) fn stages(times: &StagedTimes) -> String {
         let _ = write!(text, "\n{rows:>6}");
         for stage in 0..cut.stages.len() {
             let [task, program] = [cut, alone].map(|table| table.point(stage, rows, *length));
-            let median_us = |point: &Point| point.median_ns as f64 / 1e3;
+            let median_us = |point: &LatencyPoint| point.median_ns as f64 / 1e3;
             let task_us = task.map_or(0.0, median_us);
             let _ = write!(text, " {task_us:>11.1}");
             let _ = match program {

@@ -11,7 +11,7 @@ use paternoster_engine::{Precision, RunSize};
 use paternoster_executor::{CapturedStages, StageLaunch, StagePrograms};
 use paternoster_model::ModelSpec;
 use paternoster_onnx::Model;
-use paternoster_profile::{CutTable, Halt, Size, measure, row_buckets};
+use paternoster_profile::{CutTable, Halt, MeasuredSize, measure, row_buckets};
 use serde::Serialize;
 
 use crate::{
@@ -145,11 +145,12 @@ impl Unit<'_> {
                 }
             }
         }
-        let sizes: Vec<Size> = launches.iter().map(|(rows, _)| Size { rows: *rows, length: self.length }).collect();
+        let sizes: Vec<MeasuredSize> =
+            launches.iter().map(|(rows, _)| MeasuredSize { rows: *rows, length: self.length }).collect();
         let mut table = |works: fn(&StageLaunch) -> &CudaWork, until: Duration| {
             let runs = Cell::new(0);
             let elapsed = || if runs.get() < self.most_runs { began.elapsed() } else { Duration::MAX };
-            let run = |size: Size| {
+            let run = |size: MeasuredSize| {
                 runs.set(runs.get() + 1);
                 let own = launches.iter().find(|(rows, _)| *rows == size.rows);
                 let (_, stages) = own.ok_or_else(|| failed("no such size"))?;

@@ -4,11 +4,11 @@ use std::{error::Error, rc::Rc, time::Duration};
 
 use paternoster_device::{
     DeviceError,
-    cuda::{Cuda, Graph},
+    cuda::{CapturedGraph, Cuda},
 };
 use paternoster_engine::{
     Precision, RunParameters,
-    cuda::{Loaded, Plan, Workspace},
+    cuda::{LoadedPlan, Plan, Workspace},
 };
 use serde::Serialize;
 
@@ -76,7 +76,7 @@ fn measure_in(
 
 fn time(
     cuda: &mut Cuda,
-    loaded: &Loaded,
+    loaded: &LoadedPlan,
     workspace: &Workspace,
     rows: u32,
     lasting: Duration,
@@ -86,7 +86,12 @@ fn time(
 }
 
 /// Captures a batch of `rows` rows, which are the graph's parameter as well.
-fn captured(cuda: &mut Cuda, loaded: &Loaded, workspace: &Workspace, rows: u32) -> Result<Rc<Graph>, DeviceError> {
+fn captured(
+    cuda: &mut Cuda,
+    loaded: &LoadedPlan,
+    workspace: &Workspace,
+    rows: u32,
+) -> Result<Rc<CapturedGraph>, DeviceError> {
     let prepared = loaded.prepare(cuda, workspace, rows)?;
     let graph = cuda.capture(STREAM, size_of::<i32>(), |capture| {
         let parameters = RunParameters { live: capture.parameters(), lengths: &[] };

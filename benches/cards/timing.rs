@@ -9,7 +9,7 @@ use std::{
 
 use paternoster_device::{
     Device, DeviceError, Ticket,
-    cuda::{Cuda, CudaWork, Graph},
+    cuda::{CapturedGraph, Cuda, CudaWork},
 };
 
 use crate::STREAM;
@@ -26,7 +26,7 @@ const POLLS: u32 = 1 << 12;
 /// Seconds of a launch with these parameters: the median of several runs, which last as long as is said.
 pub(crate) fn seconds(
     cuda: &mut Cuda,
-    graph: &Rc<Graph>,
+    graph: &Rc<CapturedGraph>,
     parameters: &[u8],
     lasting: Duration,
 ) -> Result<f64, DeviceError> {
@@ -44,7 +44,7 @@ pub(crate) fn seconds(
     Ok(each[RUNS / 2])
 }
 
-fn run(cuda: &mut Cuda, graph: &Rc<Graph>, parameters: &[u8], count: u32) -> Result<Duration, DeviceError> {
+fn run(cuda: &mut Cuda, graph: &Rc<CapturedGraph>, parameters: &[u8], count: u32) -> Result<Duration, DeviceError> {
     let began = Instant::now();
     let mut running: VecDeque<Ticket> = VecDeque::new();
     for _ in 0..count {

@@ -6,7 +6,7 @@ use clap::Args;
 use paternoster_device::cuda::{
     Compiler,
     cards::{self, Card},
-    libraries::{self, Loaded},
+    libraries::{self, LoadedLibrary},
 };
 use paternoster_executor::{CardsOptions, Pool};
 use paternoster_observe::WatchedCards;
@@ -115,7 +115,7 @@ impl CudaArgs {
         for reason in &found.warnings {
             warn!(%reason, "CUDA library is not the chosen one");
         }
-        for Loaded { library, version, path, .. } in found.libraries.iter().flatten() {
+        for LoadedLibrary { library, version, path, .. } in found.libraries.iter().flatten() {
             info!(%library, version, path = %path.display(), "CUDA library is loaded");
         }
         let ordinals = self.chosen(&there)?;

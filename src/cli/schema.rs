@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use clap::Args;
-use paternoster_config::model::Model;
+use paternoster_config::model::ModelSettings;
 use schemars::{
     Schema,
     generate::SchemaSettings,
@@ -29,7 +29,7 @@ pub(super) fn run(_: &SchemaArgs) -> io::Result<()> {
 }
 
 fn schema() -> Schema {
-    let mut schema = SchemaSettings::draft07().into_generator().into_root_schema_for::<Model>();
+    let mut schema = SchemaSettings::draft07().into_generator().into_root_schema_for::<ModelSettings>();
     let definitions = schema.get("definitions").cloned().unwrap_or_default();
     RecursiveTransform(|schema: &mut Schema| without_null(schema, &definitions)).transform(&mut schema);
     schema

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use paternoster_device::cuda::libraries::{self, Loaded};
+use paternoster_device::cuda::libraries::{self, LoadedLibrary};
 use paternoster_engine::{LibraryError, onnxruntime, openvino};
 
 /// The commit that was built, if build.rs could determine it.
@@ -30,8 +30,8 @@ fn cuda() -> String {
         Ok(found) => found.libraries,
         Err(reason) => return format!("CUDA: not used: {reason}\n"),
     };
-    let line = |library: Result<Loaded, libraries::Unusable>| match library {
-        Ok(Loaded { library, version, path, .. }) => format!("{library}: {version}, {}\n", path.display()),
+    let line = |library: Result<LoadedLibrary, libraries::Unusable>| match library {
+        Ok(LoadedLibrary { library, version, path, .. }) => format!("{library}: {version}, {}\n", path.display()),
         Err(unusable) => format!("CUDA: {unusable}\n"),
     };
     libraries.into_iter().map(line).collect()

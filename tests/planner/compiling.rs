@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use paternoster_device::cuda::{Compiler, Element, KERNELS};
+use paternoster_device::cuda::{Compiler, KERNELS, KernelElement};
 use paternoster_testing::{fake_control::traced, fake_cuda::with_fake_cuda};
 
 use crate::{
@@ -50,7 +50,7 @@ fn what_was_compiled_for_a_capability_is_not_compiled_for_a_card_that_has_it() {
         let plan = softmax().plan();
         let ahead = compiler.for_architecture(capability.0, capability.1);
         for source in [KERNELS.parameters, KERNELS.signal] {
-            ahead.compile(source, Element::F32).expect("it compiles");
+            ahead.compile(source, KernelElement::F32).expect("it compiles");
         }
         plan.compile(&ahead).expect("it compiles");
         let after = traced(|| {

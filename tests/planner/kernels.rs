@@ -15,7 +15,7 @@ use std::{
 };
 
 use paternoster_config::lengths::CellLengths;
-use paternoster_device::cuda::{Compiler, Element, KERNELS, Source};
+use paternoster_device::cuda::{Compiler, KERNELS, KernelElement, KernelSource};
 use paternoster_engine::{Precision, cuda::Plan};
 use paternoster_model::{Lengths, TensorSpec};
 use paternoster_onnx::{
@@ -51,7 +51,7 @@ const PRECISIONS: [Precision; 3] = [Precision::Ieee, Precision::Bf16, Precision:
 const SERVED_STAGES: usize = 4;
 
 /// Spills registers: a check that accepts it proves nothing.
-const SPILLS: Source<'_> = Source {
+const SPILLS: KernelSource<'_> = KernelSource {
     name: "planted.cu",
     text: "
 KERNEL(planted, 1024, float* x) {
@@ -173,7 +173,7 @@ fn written(target: &Target) {
         KERNELS.attention,
     ];
     for source in files {
-        for element in [Element::F32, Element::F16, Element::Bf16] {
+        for element in [KernelElement::F32, KernelElement::F16, KernelElement::Bf16] {
             let what = format!("{}, {element:?}", source.name);
             target.compile(&what, |compiler| compiler.compile(source, element).map(drop));
         }
@@ -241,7 +241,7 @@ fn of_every_network() {
     let capabilities = env::var(CAPABILITIES).expect("there are compute capabilities");
     let targets: Vec<Target> = capabilities.split(',').map(|one| Target::new(Path::new(&folder), one)).collect();
     for Target { name, compiler, .. } in &targets {
-        let refusal = compiler.compile(SPILLS, Element::F32).expect_err("it spills");
+        let refusal = compiler.compile(SPILLS, KernelElement::F32).expect_err("it spills");
         assert!(refusal.contains(SPILLED), "{name}: {refusal}");
     }
     compile(&targets, |give| {
@@ -273,9 +273,9 @@ fn what_is_refused_is_named_with_the_compilers_words() {
     with_fake_cuda(&[], || {
         let folder = tempfile::tempdir().expect("a folder");
         let target = Target::new(folder.path(), "9.0");
-        let planted = Source { name: "planted.cu", text: "KERNEL(planted, 32, float* x) { x[0] = nothing; }" };
-        target.compile("a network", |compiler| compiler.compile(planted, Element::F32).map(drop));
-        target.compile("another", |compiler| compiler.compile(KERNELS.softmax, Element::F32).map(drop));
+        let planted = KernelSource { name: "planted.cu", text: "KERNEL(planted, 32, float* x) { x[0] = nothing; }" };
+        target.compile("a network", |compiler| compiler.compile(planted, KernelElement::F32).map(drop));
+        target.compile("another", |compiler| compiler.compile(KERNELS.softmax, KernelElement::F32).map(drop));
         let found = target.found.into_inner().expect("nothing panicked");
         let refused: Vec<_> =
             found.refused.iter().map(|(what, log)| (what.as_str(), log.contains("nothing"))).collect();

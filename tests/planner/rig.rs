@@ -9,11 +9,11 @@ use std::{
 
 use paternoster_device::{
     BufferId, BufferPool, Device, DeviceError, Operation, StreamId,
-    cuda::{Compiler, CompletionListener, Cuda, CudaOptions, CudaWork, Graph},
+    cuda::{CapturedGraph, Compiler, CompletionListener, Cuda, CudaOptions, CudaWork},
 };
 use paternoster_engine::{
     Batch, BatchInput, Precision, Program, ProgramPort, RunParameters, StopSignal,
-    cuda::{Loaded, Plan, Prepared, Workspace},
+    cuda::{LoadedPlan, Plan, Prepared, Workspace},
     onnxruntime::OnnxProgram,
 };
 use paternoster_model::{DataType, TensorSpec};
@@ -50,7 +50,7 @@ pub(crate) fn card_with(compiler: &Compiler) -> Cuda {
 
 /// Launches a graph with these words of parameters, the first of which is the number of live rows, and waits until it
 /// has run.
-pub(crate) fn run_graph(cuda: &mut Cuda, graph: &Rc<Graph>, words: &[i32]) {
+pub(crate) fn run_graph(cuda: &mut Cuda, graph: &Rc<CapturedGraph>, words: &[i32]) {
     let parameters = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     cuda.launch(STREAM, &[], CudaWork { graph: Rc::clone(graph), parameters }).expect("the launch is right");
     let ticket = cuda.record(STREAM).expect("there is such a stream");
@@ -194,7 +194,7 @@ pub(crate) fn compare(what: &str, datatype: DataType, answer: &[u8], expected: &
 /// A plan on a card, with the buffers that its graphs copy from and to.
 pub(crate) struct OnCard<'c> {
     case: &'c Case,
-    loaded: Loaded,
+    loaded: LoadedPlan,
     workspace: Workspace,
     prepared: Vec<Prepared>,
     inputs: Vec<BufferId>,

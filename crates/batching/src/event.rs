@@ -148,7 +148,7 @@ pub struct Arrival {
     /// Its first arrival, if it was recalled from another core.
     pub first: Option<FirstArrival>,
     /// Memory without which it does not board, for a version whose requests unfold; `None`: it needs none.
-    pub memory: Option<SharedMemory>,
+    pub memory: Option<SharedStateMemory>,
 }
 
 /// The memory for what a request keeps between its tasks, which it has to have before it boards. Its driver frees the
@@ -163,15 +163,15 @@ pub trait StateMemory: fmt::Debug + Send + Sync {
 
 /// The memory of one request. Equal are shares of the same.
 #[derive(Clone, Debug)]
-pub struct SharedMemory(pub Arc<dyn StateMemory>);
+pub struct SharedStateMemory(pub Arc<dyn StateMemory>);
 
-impl PartialEq for SharedMemory {
+impl PartialEq for SharedStateMemory {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl Eq for SharedMemory {}
+impl Eq for SharedStateMemory {}
 
 /// First arrival of a request that was [recalled](Action::Recalled) from another core. Its age and its timeouts count
 /// from there.

@@ -15,7 +15,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use super::{
-    End, LaneId, Ns, ReqId, RowSpan, ShapeClass, SharedMemory, TaskId,
+    End, LaneId, Ns, ReqId, RowSpan, ShapeClass, SharedStateMemory, TaskId,
     ids::{GroupIx, RequestIx, SequenceIx, SubQueueIx},
 };
 
@@ -36,7 +36,7 @@ pub(super) struct Request {
     /// The graph it unfolds into, kept here until the request boards.
     pub(super) graph: Box<[Unfolded]>,
     /// Memory without which it does not board.
-    pub(super) memory: Option<SharedMemory>,
+    pub(super) memory: Option<SharedStateMemory>,
     pub(super) sequence: Option<SequenceIx>,
     /// Priority level, 1 = highest.
     pub(super) level: u64,

@@ -62,12 +62,12 @@ mod work;
 #[cfg(test)]
 mod tests;
 
-pub use self::core::{Core, Load};
+pub use self::core::{Core, DeviceLoad};
 pub use cost::{CostPoint, CostTable};
 pub use counters::Counters;
 pub use event::{
     Action, Actions, Arrival, Bucket, End, Event, FirstArrival, LaneId, LaneKnobs, Lease, ModelId, Ns, Rejection,
-    ReqId, RequestKey, RowSpan, SequenceNo, ShapeClass, SharedMemory, StateMemory, Task, TaskId,
+    ReqId, RequestKey, RowSpan, SequenceNo, ShapeClass, SharedStateMemory, StateMemory, Task, TaskId,
 };
 pub use knobs::{
     CellKind, CellKnobs, CellularKnobs, ChunkKnobs, LazyCellKnobs, PartOrder, PriorityLevel, QueueKnobs, QueueSettings,

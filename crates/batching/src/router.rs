@@ -14,7 +14,7 @@ use std::{
 
 use paternoster_model::CorrelationId;
 
-use crate::{Load, Ns};
+use crate::{DeviceLoad, Ns};
 
 /// A move of requests from one device to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Router {
     }
 
     /// Publishes the load of a device after a step. Must be called in the order of its steps.
-    pub fn publish(&self, device: usize, load: Load) {
+    pub fn publish(&self, device: usize, load: DeviceLoad) {
         let Some(published) = self.devices.get(device) else { return };
         published.backlog_ns.store(load.expected_ns / load.lanes.max(1) as Ns, Ordering::Relaxed);
         published.may_leave.store(load.may_leave, Ordering::Relaxed);
@@ -150,11 +150,11 @@ impl Published {
 mod tests {
     use super::*;
 
-    fn load(expected_ns: Ns, may_leave: usize, idle_lanes: usize) -> Load {
-        Load { expected_ns, may_leave, lanes: 2, idle_lanes }
+    fn load(expected_ns: Ns, may_leave: usize, idle_lanes: usize) -> DeviceLoad {
+        DeviceLoad { expected_ns, may_leave, lanes: 2, idle_lanes }
     }
 
-    fn router(loads: &[Load]) -> Router {
+    fn router(loads: &[DeviceLoad]) -> Router {
         let router = Router::new(loads.iter().map(|_| 0));
         loads.iter().enumerate().for_each(|(device, load)| router.publish(device, *load));
         router
@@ -165,11 +165,11 @@ mod tests {
         let router = router(&[load(30, 0, 0), load(10, 0, 0), load(20, 0, 0), load(10, 0, 0)]);
         assert_eq!(router.least(0..4), Some(1), "the first of two");
         assert_eq!(router.least([0, 2]), Some(2), "only among those that have the model");
-        router.publish(1, Load { lanes: 1, ..load(18, 0, 0) });
+        router.publish(1, DeviceLoad { lanes: 1, ..load(18, 0, 0) });
         assert_eq!(router.least(0..4), Some(3), "work is shared by lanes");
         router.lose(3);
         assert_eq!(router.least(0..4), Some(2));
-        router.publish(2, Load { lanes: 0, ..load(0, 0, 0) });
+        router.publish(2, DeviceLoad { lanes: 0, ..load(0, 0, 0) });
         assert_eq!(router.least(0..4), Some(0), "nothing runs without a lane");
         [0, 1, 2].into_iter().for_each(|device| router.lose(device));
         assert_eq!((router.least(0..4), router.lost()), (None, 4));
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_sequence_stays_with_its_device_until_that_is_lost() {
-        let router = router(&[Load::default(); 4]);
+        let router = router(&[DeviceLoad::default(); 4]);
         let ids: Vec<_> = (0..400).map(CorrelationId::Number).collect();
         let before: Vec<_> = ids.iter().map(|id| router.of_sequence(0..4, id)).collect();
         for device in 0..4 {

@@ -22,7 +22,7 @@ const TOLERANCE_BF16: f64 = 3e-2;
 
 /// Requests with their reference answers.
 #[derive(Clone, Debug)]
-pub struct Work {
+pub struct CheckedRequests {
     samples: Vec<Sample>,
     expected: Vec<Vec<Expected>>,
     /// Requests of each sequence; `None` if requests belong to none.
@@ -51,7 +51,7 @@ pub struct Unanswered {
     pub reason: String,
 }
 
-impl Work {
+impl CheckedRequests {
     /// Sends all samples to the target, one at a time, and keeps the answers as references. `tolerance` is the maximum
     /// difference of later answers, relative to the root mean square of an output; if it is `None`, the defaults
     /// described at [`Self::check`] apply.

@@ -6,8 +6,8 @@ use paternoster_lab::workload::Arrivals;
 
 use crate::{
     Meter, Target,
-    answers::Work,
-    load::{self, Figures, Load, Timing},
+    answers::CheckedRequests,
+    load::{self, LoadFigures, LoadPattern, Timing},
 };
 
 /// A loaded policy, with the name that tables show.
@@ -23,13 +23,13 @@ pub struct Subject {
 
 /// A load to measure at.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Point {
+pub struct LoadPoint {
     /// Name in tables.
     pub name: String,
     /// Position on the horizontal axis: fraction of the peak, rate or concurrency.
     pub at: f64,
     /// The load.
-    pub load: Load,
+    pub load: LoadPattern,
 }
 
 /// Results of one policy at one load.
@@ -38,7 +38,7 @@ pub struct Outcome {
     /// Name of the policy.
     pub name: String,
     /// Figures of each round.
-    pub rounds: Vec<Figures>,
+    pub rounds: Vec<LoadFigures>,
 }
 
 /// A figure of one policy divided by the same figure of another, over rounds.
@@ -54,8 +54,8 @@ pub struct Ratio {
 
 impl Outcome {
     /// Returns the figures of all rounds together.
-    pub fn total(&self) -> Figures {
-        let mut total = Figures::default();
+    pub fn total(&self) -> LoadFigures {
+        let mut total = LoadFigures::default();
         self.rounds.iter().for_each(|figures| total.merge(figures));
         total.joules = self.rounds.iter().map(|figures| figures.joules).sum();
         total
@@ -63,7 +63,7 @@ impl Outcome {
 
     /// Returns a figure relative to the same figure of `to`, round by round. `None` if the figure of `to` is 0 in every
     /// round.
-    pub fn ratio(&self, to: &Self, figure: impl Fn(&Figures) -> f64) -> Option<Ratio> {
+    pub fn ratio(&self, to: &Self, figure: impl Fn(&LoadFigures) -> f64) -> Option<Ratio> {
         let pairs = self.rounds.iter().zip(&to.rounds);
         let mut ratios: Vec<f64> = pairs.map(|(own, other)| figure(own) / figure(other)).collect();
         ratios.retain(|ratio| ratio.is_finite());
@@ -81,8 +81,8 @@ impl Outcome {
 /// returns for it. Calls `done` after each run.
 pub async fn measure(
     subjects: &[Subject],
-    work: &Arc<Work>,
-    mut load: impl AsyncFnMut() -> Load,
+    work: &Arc<CheckedRequests>,
+    mut load: impl AsyncFnMut() -> LoadPattern,
     timing: Timing,
     rounds: u64,
     seed: u64,
@@ -108,16 +108,16 @@ pub async fn measure(
 }
 
 /// Measures the throughput in a closed loop with `concurrency` requests in flight.
-pub async fn peak(target: &Target, work: &Arc<Work>, concurrency: usize, timing: Timing) -> Figures {
+pub async fn peak(target: &Target, work: &Arc<CheckedRequests>, concurrency: usize, timing: Timing) -> LoadFigures {
     let timing = Timing { interval: Duration::ZERO, ..timing };
-    load::run(target, work, &Load::Closed { concurrency }, timing, 0).await
+    load::run(target, work, &LoadPattern::Closed { concurrency }, timing, 0).await
 }
 
 /// Speed of the machine relative to its speed at the start, measured by the throughput of a reference target.
 #[derive(Debug)]
 pub struct Pace {
     target: Target,
-    work: Arc<Work>,
+    work: Arc<CheckedRequests>,
     timing: Timing,
     at_first: f64,
 }
@@ -126,7 +126,7 @@ impl Pace {
     const IN_FLIGHT: usize = 16;
 
     /// Measures the initial speed.
-    pub async fn start(target: Target, work: Arc<Work>, timing: Timing) -> Self {
+    pub async fn start(target: Target, work: Arc<CheckedRequests>, timing: Timing) -> Self {
         let mut pace = Self { target, work, timing, at_first: 1.0 };
         pace.at_first = pace.now().await;
         pace
@@ -154,8 +154,9 @@ pub enum Points {
 
 impl Points {
     /// Returns the loads. `peak`, in requests per second, is required for fractions of it.
-    pub fn resolve(&self, shape: &Arrivals, peak: Option<f64>) -> Vec<Point> {
-        let open = |name: String, at: f64, rate: f64| Point { name, at, load: Load::Open(shape.scaled(rate)) };
+    pub fn resolve(&self, shape: &Arrivals, peak: Option<f64>) -> Vec<LoadPoint> {
+        let open =
+            |name: String, at: f64, rate: f64| LoadPoint { name, at, load: LoadPattern::Open(shape.scaled(rate)) };
         match self {
             Self::Shares(shares) => {
                 let rate = |share: &f64| share * peak.unwrap_or_default();
@@ -164,13 +165,13 @@ impl Points {
             Self::Rates(rates) => rates.iter().map(|&rate| open(format!("{rate}/s"), rate, rate)).collect(),
             Self::AsTheyAre => {
                 let at = shape.mean_rate().unwrap_or_default();
-                vec![Point { name: "as they are".to_owned(), at, load: Load::Open(shape.clone()) }]
+                vec![LoadPoint { name: "as they are".to_owned(), at, load: LoadPattern::Open(shape.clone()) }]
             }
             Self::Concurrencies(all) => {
-                let closed = |&concurrency: &usize| Point {
+                let closed = |&concurrency: &usize| LoadPoint {
                     name: format!("{concurrency} in flight"),
                     at: concurrency as f64,
-                    load: Load::Closed { concurrency },
+                    load: LoadPattern::Closed { concurrency },
                 };
                 all.iter().map(closed).collect()
             }
@@ -184,7 +185,7 @@ mod tests {
 
     fn outcome(means_ns: &[u64]) -> Outcome {
         let figures = |&ns: &u64| {
-            let mut figures = Figures { seconds: 1.0, ..Figures::default() };
+            let mut figures = LoadFigures { seconds: 1.0, ..LoadFigures::default() };
             figures.latencies.record(ns);
             figures
         };
@@ -193,7 +194,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_round_by_round() {
-        let mean = |figures: &Figures| figures.latencies.mean_ns();
+        let mean = |figures: &LoadFigures| figures.latencies.mean_ns();
         let ratio = outcome(&[100, 300, 90]).ratio(&outcome(&[200, 100, 100]), mean);
         assert_eq!(ratio, Some(Ratio { median: 0.9, least: 0.5, greatest: 3.0 }));
         let even = outcome(&[100, 300]).ratio(&outcome(&[200, 100]), mean);
@@ -213,11 +214,11 @@ mod tests {
         let loads = |points: Points| {
             points.resolve(&shape, Some(200.0)).into_iter().map(|point| point.load).collect::<Vec<_>>()
         };
-        let poisson = |rate| Load::Open(Arrivals::Poisson { rate });
+        let poisson = |rate| LoadPattern::Open(Arrivals::Poisson { rate });
         assert_eq!(loads(Points::Shares(vec![0.25, 0.9])), [poisson(50.0), poisson(180.0)]);
         assert_eq!(loads(Points::Rates(vec![7.0])), [poisson(7.0)]);
         assert_eq!(loads(Points::AsTheyAre), [poisson(1.0)]);
-        let closed = Load::Closed { concurrency: 8 };
+        let closed = LoadPattern::Closed { concurrency: 8 };
         assert_eq!(loads(Points::Concurrencies(vec![8])), std::slice::from_ref(&closed));
         assert_eq!((poisson(50.0).times(0.5), closed.clone().times(0.5)), (poisson(25.0), closed));
     }

@@ -12,12 +12,12 @@ use parking_lot::Mutex;
 use paternoster_lab::{report::Latencies, workload::Arrivals};
 use tokio::{runtime::Handle, task::JoinSet};
 
-use crate::{Meter, Target, answers::Work};
+use crate::{Meter, Target, answers::CheckedRequests};
 
 /// Arrival process of requests, or of sequences of requests. Each request of a sequence is sent when the one before it
 /// is answered, and not before its turn by [`Timing::interval`].
 #[derive(Clone, Debug, PartialEq)]
-pub enum Load {
+pub enum LoadPattern {
     /// Open loop: requests are sent at the times of an arrival process, whether or not earlier ones are answered.
     /// Latency counts from the scheduled time, so that a late sender does not hide queueing (coordinated omission).
     Open(Arrivals),
@@ -29,7 +29,7 @@ pub enum Load {
     },
 }
 
-impl Load {
+impl LoadPattern {
     /// Multiplies the rate of an open loop by `factor`. Closed loops are returned unchanged.
     #[must_use]
     pub fn times(self, factor: f64) -> Self {
@@ -94,7 +94,7 @@ pub struct Answered {
 
 /// Results of a load.
 #[derive(Clone, Debug, Default)]
-pub struct Figures {
+pub struct LoadFigures {
     /// Latencies of correct answers to counted requests.
     pub latencies: Latencies,
     /// Number of wrong answers, including those during the warm-up.
@@ -111,7 +111,7 @@ pub struct Figures {
     pub each: Vec<Answered>,
 }
 
-impl Figures {
+impl LoadFigures {
     /// Returns correct answers per second.
     pub fn throughput(&self) -> f64 {
         self.latencies.count() as f64 / self.seconds.max(f64::MIN_POSITIVE)
@@ -146,28 +146,34 @@ impl Figures {
 }
 
 /// Runs a load on a target and checks every answer. The seed determines the send times of open loops.
-pub async fn run(target: &Target, work: &Arc<Work>, load: &Load, timing: Timing, seed: u64) -> Figures {
+pub async fn run(
+    target: &Target,
+    work: &Arc<CheckedRequests>,
+    load: &LoadPattern,
+    timing: Timing,
+    seed: u64,
+) -> LoadFigures {
     run_metered(target, work, load, timing, seed, None).await
 }
 
 /// As [`run`], with the energy that `meter` counts.
 pub async fn run_metered(
     target: &Target,
-    work: &Arc<Work>,
-    load: &Load,
+    work: &Arc<CheckedRequests>,
+    load: &LoadPattern,
     timing: Timing,
     seed: u64,
     meter: Option<&Meter>,
-) -> Figures {
+) -> LoadFigures {
     let start = Instant::now();
-    let begin = start + timing.uncounted(matches!(load, Load::Open(Arrivals::At(_))));
+    let begin = start + timing.uncounted(matches!(load, LoadPattern::Open(Arrivals::At(_))));
     let before = meter.map(|meter| meter.at(begin));
     // A closed loop ends with requests whose answers are not counted.
-    let ends = matches!(load, Load::Closed { .. }).then(|| begin + timing.measured.unwrap_or_default());
+    let ends = matches!(load, LoadPattern::Closed { .. }).then(|| begin + timing.measured.unwrap_or_default());
     let after = meter.zip(ends).map(|(meter, end)| meter.at(end));
     let mut figures = match load {
-        Load::Open(arrivals) => open(target, work, arrivals, timing, seed, start).await,
-        Load::Closed { concurrency } => closed(target, work, *concurrency, timing, start).await,
+        LoadPattern::Open(arrivals) => open(target, work, arrivals, timing, seed, start).await,
+        LoadPattern::Closed { concurrency } => closed(target, work, *concurrency, timing, start).await,
     };
     if let (Some(meter), Some(before)) = (meter, before) {
         let before = before.await.ok().flatten();
@@ -182,20 +188,20 @@ pub async fn run_metered(
 
 /// Figures during a run.
 struct Tally {
-    figures: Mutex<(Figures, Instant)>,
+    figures: Mutex<(LoadFigures, Instant)>,
     begin: Instant,
     keeps_each: bool,
 }
 
 impl Tally {
     fn new(begin: Instant, timing: Timing) -> Arc<Self> {
-        Arc::new(Self { figures: Mutex::new((Figures::default(), begin)), begin, keeps_each: timing.keeps_each })
+        Arc::new(Self { figures: Mutex::new((LoadFigures::default(), begin)), begin, keeps_each: timing.keeps_each })
     }
 
     /// Counts the outcome of a request. If `since` is given, the request is counted and its latency recorded.
     fn count(
         &self,
-        work: &Work,
+        work: &CheckedRequests,
         number: usize,
         answer: Result<super::Answer, String>,
         answered: Instant,
@@ -227,23 +233,23 @@ impl Tally {
         }
     }
 
-    fn figures(&self, end: Instant) -> Figures {
+    fn figures(&self, end: Instant) -> LoadFigures {
         let mut counted = self.figures.lock();
         let last = counted.1;
         let seconds = last.max(end).saturating_duration_since(self.begin).as_secs_f64();
-        Figures { seconds, ..std::mem::take(&mut counted.0) }
+        LoadFigures { seconds, ..std::mem::take(&mut counted.0) }
     }
 }
 
 /// Runs an open loop whose times count from `start`. If `start` is past, requests are sent late.
 pub(super) async fn open(
     target: &Target,
-    work: &Arc<Work>,
+    work: &Arc<CheckedRequests>,
     arrivals: &Arrivals,
     timing: Timing,
     seed: u64,
     start: Instant,
-) -> Figures {
+) -> LoadFigures {
     let recorded = matches!(arrivals, Arrivals::At(_));
     let warm_up = timing.uncounted(recorded);
     let measured = timing.measured.or((!recorded).then_some(Duration::ZERO));
@@ -271,7 +277,7 @@ pub(super) async fn open(
 /// Sends requests at their scheduled times.
 struct Pacer {
     target: Target,
-    work: Arc<Work>,
+    work: Arc<CheckedRequests>,
     tally: Arc<Tally>,
     timing: Timing,
     start: Instant,
@@ -324,11 +330,11 @@ impl Pacer {
 /// Runs a closed loop whose warm-up starts at `start`.
 pub(super) async fn closed(
     target: &Target,
-    work: &Arc<Work>,
+    work: &Arc<CheckedRequests>,
     concurrency: usize,
     timing: Timing,
     start: Instant,
-) -> Figures {
+) -> LoadFigures {
     let begin = start + timing.warm_up;
     let end = begin + timing.measured.unwrap_or_default();
     let tally = Tally::new(begin, timing);

@@ -228,7 +228,7 @@ impl Local {
     ///
     /// # Errors
     /// If the model cannot be loaded.
-    pub async fn load(&self, variant: Option<&Variant>) -> Result<Loaded, LocalError> {
+    pub async fn load(&self, variant: Option<&Variant>) -> Result<LoadedVariant, LocalError> {
         let name = format!("{}-{}", self.model, self.loaded.fetch_add(1, Ordering::Relaxed));
         let own = self.place.path().join(&name);
         let io = |source| LocalError::Io { path: own.clone(), source };
@@ -250,7 +250,7 @@ impl Local {
         let variant = variant.map_or_else(|| "the model's own configuration".to_owned(), ToString::to_string);
         load.map_err(|source| LocalError::Load { variant, source })?;
         let target = Target::local(self.repository.resolve(&name, "")?.servable().clone());
-        Ok(Loaded { repository: Arc::clone(&self.repository), name, target })
+        Ok(LoadedVariant { repository: Arc::clone(&self.repository), name, target })
     }
 
     /// Creates a directory with links to the model's files, except its configuration.
@@ -274,14 +274,14 @@ impl fmt::Debug for Local {
 
 /// A loaded variant.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadedVariant {
     repository: Arc<Repository>,
     name: String,
     /// Target of the load.
     pub target: Target,
 }
 
-impl Loaded {
+impl LoadedVariant {
     /// Unloads the variant.
     ///
     /// # Errors

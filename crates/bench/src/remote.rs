@@ -23,7 +23,7 @@ use tonic::{
 
 use crate::{
     Answer,
-    samples::{Port, Ports, Sample},
+    samples::{Ports, Sample, SamplePort},
 };
 
 /// Number of connections. More than one, because the server parses each connection on a single thread.
@@ -229,7 +229,7 @@ async fn ports(client: &mut GrpcInferenceServiceClient<Channel>, model: &str) ->
         let datatype = datatype.ok_or_else(|| format!("'{}' has the datatype '{}'", tensor.name, tensor.datatype))?;
         let dims = tensor.shape.get(usize::from(batched)..).unwrap_or_default();
         let optional = config.input.iter().any(|input| input.name == tensor.name && input.optional);
-        Ok(Port { name: tensor.name.clone(), datatype, dims: Dims::from_slice(dims), optional })
+        Ok(SamplePort { name: tensor.name.clone(), datatype, dims: Dims::from_slice(dims), optional })
     };
     Ok(Ports {
         batched,
@@ -255,11 +255,11 @@ fn difference(own: &Ports, first: &Ports) -> Option<String> {
     if own.inputs.len() != first.inputs.len() {
         return Some(format!("{} inputs, expected {}", own.inputs.len(), first.inputs.len()));
     }
-    let shown = |port: &Port| format!("{} {:?}", port.datatype.as_str(), port.dims.as_slice());
+    let shown = |port: &SamplePort| format!("{} {:?}", port.datatype.as_str(), port.dims.as_slice());
     let input = first.inputs.iter().find_map(|expected| {
         let found = own.inputs.iter().find(|port| port.name == expected.name);
         let named = found.map_or_else(|| "none".to_owned(), shown);
-        let of = |port: &Port| (port.datatype, port.dims.clone());
+        let of = |port: &SamplePort| (port.datatype, port.dims.clone());
         let is_other = found.map(of) != Some(of(expected));
         is_other.then(|| format!("input '{}' is {named}, expected {}", expected.name, shown(expected)))
     });
@@ -280,11 +280,11 @@ fn status_text(status: Status) -> String {
 mod tests {
     use super::*;
 
-    fn port(name: &str, datatype: DataType, dims: &[i64]) -> Port {
-        Port { name: name.to_owned(), datatype, dims: Dims::from_slice(dims), optional: false }
+    fn port(name: &str, datatype: DataType, dims: &[i64]) -> SamplePort {
+        SamplePort { name: name.to_owned(), datatype, dims: Dims::from_slice(dims), optional: false }
     }
 
-    fn ports(inputs: Vec<Port>, outputs: Vec<Port>) -> Ports {
+    fn ports(inputs: Vec<SamplePort>, outputs: Vec<SamplePort>) -> Ports {
         Ports { batched: true, max_rows: 8, inputs, outputs, sequences: false, decoupled: false }
     }
 

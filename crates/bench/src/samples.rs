@@ -28,9 +28,9 @@ pub struct Ports {
     /// Maximum rows of a request; 1 for models without a batch axis.
     pub max_rows: u32,
     /// Inputs in the model's order.
-    pub inputs: Vec<Port>,
+    pub inputs: Vec<SamplePort>,
     /// Outputs in the model's order.
-    pub outputs: Vec<Port>,
+    pub outputs: Vec<SamplePort>,
     /// Whether its requests belong to sequences.
     pub sequences: bool,
     /// Whether a request may have any number of responses.
@@ -39,7 +39,7 @@ pub struct Ports {
 
 /// One input or output.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Port {
+pub struct SamplePort {
     /// Name on the wire.
     pub name: String,
     /// Element type.
@@ -53,7 +53,7 @@ pub struct Port {
 impl Ports {
     /// Returns the ports of a loaded version, whose requests may belong to sequences.
     pub fn of(spec: &ModelSpec, sequences: bool) -> Self {
-        let port = |tensor: &TensorSpec| Port {
+        let port = |tensor: &TensorSpec| SamplePort {
             name: tensor.name.clone(),
             datatype: tensor.datatype,
             dims: tensor.dims.clone(),
@@ -102,7 +102,7 @@ impl Ports {
     }
 }
 
-impl Port {
+impl SamplePort {
     /// Returns whether the input can hold the two children of each node of a tree.
     fn takes_children(&self) -> bool {
         matches!(self.datatype, DataType::Int32 | DataType::Int64) && *self.dims == [-1, 2]
@@ -251,7 +251,7 @@ impl Recipe {
             return Err(SampleError::UnknownInput { input: input.clone(), known: known() });
         }
         let sent = || ports.inputs.iter().filter(|port| self.sends(ports, port));
-        let number_of = |port: &&Port| port.datatype != DataType::Bytes && self.fills.contains_key(&port.name);
+        let number_of = |port: &&SamplePort| port.datatype != DataType::Bytes && self.fills.contains_key(&port.name);
         for port in sent().filter(number_of) {
             let value = &self.fills[&port.name];
             if number(value).is_none() {
@@ -274,9 +274,9 @@ impl Recipe {
 
     /// Whether requests have an input. Those that may be left out are, unless there are constants or dims for them;
     /// with no others, the first one is there.
-    fn sends(&self, ports: &Ports, port: &Port) -> bool {
+    fn sends(&self, ports: &Ports, port: &SamplePort) -> bool {
         let is_given = |name: &str| self.fills.contains_key(name) || self.shapes.contains_key(name);
-        let is_sent = |port: &Port| !port.optional || is_given(&port.name);
+        let is_sent = |port: &SamplePort| !port.optional || is_given(&port.name);
         let is_first = || ports.inputs.first() == Some(port) && !ports.inputs.iter().any(is_sent);
         is_sent(port) || is_first()
     }
@@ -312,7 +312,7 @@ impl Recipe {
     }
 
     /// Appends an element; a text has this many words, or is a number without a length.
-    fn element(&self, port: &Port, words: u32, random: &mut ChaCha8Rng, data: &mut Vec<u8>) {
+    fn element(&self, port: &SamplePort, words: u32, random: &mut ChaCha8Rng, data: &mut Vec<u8>) {
         let lower = port.name.to_lowercase();
         let by_name = if lower.contains("mask") {
             Some(1.0)
@@ -362,15 +362,15 @@ fn key(sample: &Sample) -> Vec<(Dims, Bytes)> {
 
 #[cfg(test)]
 mod tests {
-    use paternoster_lab::workload::{Lengths, Trees};
+    use paternoster_lab::workload::{LengthDistribution, Trees};
 
     use super::*;
 
-    fn port(name: &str, datatype: DataType, dims: &[i64]) -> Port {
-        Port { name: name.to_owned(), datatype, dims: Dims::from_slice(dims), optional: false }
+    fn port(name: &str, datatype: DataType, dims: &[i64]) -> SamplePort {
+        SamplePort { name: name.to_owned(), datatype, dims: Dims::from_slice(dims), optional: false }
     }
 
-    fn ports(inputs: Vec<Port>) -> Ports {
+    fn ports(inputs: Vec<SamplePort>) -> Ports {
         Ports { batched: true, max_rows: 8, inputs, outputs: vec![], sequences: false, decoupled: false }
     }
 
@@ -384,7 +384,7 @@ mod tests {
     }
 
     fn recipe() -> Recipe {
-        let sizes = Some(Sizes::Lengths(Lengths::Recorded(vec![3, 5])));
+        let sizes = Some(Sizes::Lengths(LengthDistribution::Recorded(vec![3, 5])));
         let (fills, shapes) = (BTreeMap::new(), BTreeMap::new());
         Recipe { rows: 2, sizes, integers_below: 50, fills, shapes, seed: 1 }
     }
@@ -423,7 +423,8 @@ mod tests {
         let wide = port("children", DataType::Int64, &[-1, 2]);
         let samples = recipe.samples(&ports(vec![wide]), 1).expect("the recipe suits");
         assert_eq!(int64s(&samples[0].inputs[0]), [1, 2, -1, -1, 3, 4, -1, -1, -1, -1]);
-        let refusal = |inputs: Vec<Port>| recipe.samples(&ports(inputs), 1).expect_err("it does not suit").to_string();
+        let refusal =
+            |inputs: Vec<SamplePort>| recipe.samples(&ports(inputs), 1).expect_err("it does not suit").to_string();
         let expected = "the workload gives trees: expected one input of whole numbers [-1, 2] that takes each node's \
                         children, but found";
         assert_eq!(refusal(vec![tokens]), format!("{expected} 0"));
@@ -460,7 +461,7 @@ mod tests {
 
     #[test]
     fn texts_have_words_and_what_may_be_left_out_is() {
-        let optional = |name, datatype, dims: &[i64]| Port { optional: true, ..port(name, datatype, dims) };
+        let optional = |name, datatype, dims: &[i64]| SamplePort { optional: true, ..port(name, datatype, dims) };
         let inputs = vec![
             optional("TEXT", DataType::Bytes, &[1]),
             optional("PAIR", DataType::Bytes, &[1]),
@@ -515,9 +516,9 @@ mod tests {
         assert_eq!(refusal(Recipe { rows: 9, ..recipe() }, &bert()), SampleError::TooManyRows { rows: 9, most: 8 });
         let unknown = refusal(Recipe { fills: [("z".to_owned(), b"1".to_vec())].into(), ..without }, &fixed);
         assert!(matches!(unknown, SampleError::UnknownInput { .. }), "{unknown}");
-        let huge = Recipe { sizes: Some(Sizes::Lengths(Lengths::Fixed(u32::MAX))), ..recipe() };
+        let huge = Recipe { sizes: Some(Sizes::Lengths(LengthDistribution::Fixed(u32::MAX))), ..recipe() };
         assert!(matches!(refusal(huge, &bert()), SampleError::TooLarge { .. }));
-        let none = Recipe { sizes: Some(Sizes::Lengths(Lengths::Recorded(vec![]))), ..recipe() };
+        let none = Recipe { sizes: Some(Sizes::Lengths(LengthDistribution::Recorded(vec![]))), ..recipe() };
         assert_eq!(refusal(none, &bert()), SampleError::NoLength);
     }
 }

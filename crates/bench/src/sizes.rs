@@ -1,13 +1,13 @@
 //! Size distributions of requests.
 
-use paternoster_lab::workload::{Lengths, Trees};
+use paternoster_lab::workload::{LengthDistribution, Trees};
 use paternoster_model::{DataType, unfold::Topology};
 
 /// A size distribution.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Sizes {
     /// One length per request, used for all varying dimensions.
-    Lengths(Lengths),
+    Lengths(LengthDistribution),
     /// One binary tree per request: varying dimensions have an entry per node, and one input holds the children of the
     /// nodes.
     Trees(Trees),
@@ -23,12 +23,12 @@ pub(super) enum Size {
 impl Sizes {
     /// Returns the names of published workloads.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        Lengths::NAMES.into_iter().chain(Trees::NAMES)
+        LengthDistribution::NAMES.into_iter().chain(Trees::NAMES)
     }
 
     /// Returns a published workload by name.
     pub fn named(name: &str) -> Option<Self> {
-        Lengths::named(name).map(Self::Lengths).or_else(|| Trees::named(name).map(Self::Trees))
+        LengthDistribution::named(name).map(Self::Lengths).or_else(|| Trees::named(name).map(Self::Trees))
     }
 
     /// Returns the mean length of the first `count` requests, or `None` if there are none.
@@ -75,9 +75,9 @@ mod tests {
 
     #[test]
     fn the_mean_length_is_that_of_the_requests_that_are_made() {
-        let recorded = Sizes::Lengths(Lengths::Recorded(vec![2, 3, 10]));
+        let recorded = Sizes::Lengths(LengthDistribution::Recorded(vec![2, 3, 10]));
         assert_eq!([2, 3, 4].map(|count| recorded.mean_length(1, count)), [Some(2.5), Some(5.0), Some(4.25)]);
-        assert_eq!(Sizes::Lengths(Lengths::Recorded(Vec::new())).mean_length(1, 3), None);
+        assert_eq!(Sizes::Lengths(LengthDistribution::Recorded(Vec::new())).mean_length(1, 3), None);
         let trees = Sizes::named("trees-16").expect("it has a name");
         assert_eq!(trees.mean_length(1, 4), Some(31.0), "a complete tree of 16 leaves has 31 nodes");
     }

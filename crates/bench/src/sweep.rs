@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use crate::{
-    answers::Work,
-    compare::Point,
-    load::{self, Figures, Timing},
+    answers::CheckedRequests,
+    compare::LoadPoint,
+    load::{self, LoadFigures, Timing},
     local::{Local, LocalError, Variant, VariantError},
 };
 
@@ -41,13 +41,13 @@ pub fn windows(lengths_vary: bool) -> Result<Vec<Variant>, VariantError> {
 pub async fn best(
     local: &Local,
     windows: &[Variant],
-    work: &Arc<Work>,
-    points: &[Point],
+    work: &Arc<CheckedRequests>,
+    points: &[LoadPoint],
     timing: Timing,
     seed: u64,
     mut done: impl FnMut(),
 ) -> Result<Vec<Variant>, LocalError> {
-    let mut runs: Vec<Vec<Figures>> = vec![Vec::new(); points.len()];
+    let mut runs: Vec<Vec<LoadFigures>> = vec![Vec::new(); points.len()];
     for window in windows {
         let loaded = local.load(Some(window)).await?;
         for (figures, point) in runs.iter_mut().zip(points) {
@@ -61,8 +61,8 @@ pub async fn best(
 }
 
 /// Returns the index of the figures with the lowest mean latency among those that keep up with the highest throughput.
-fn least(figures: &[Figures]) -> Option<usize> {
-    let most = figures.iter().map(Figures::throughput).fold(0.0, f64::max);
+fn least(figures: &[LoadFigures]) -> Option<usize> {
+    let most = figures.iter().map(LoadFigures::throughput).fold(0.0, f64::max);
     let keeping_up = (0..figures.len()).filter(|&at| figures[at].throughput() >= 0.98 * most);
     keeping_up.min_by(|&one, &other| {
         let mean = |at: usize| figures[at].latencies.mean_ns();
@@ -74,8 +74,8 @@ fn least(figures: &[Figures]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn figures(count: u64, latency_ns: u64) -> Figures {
-        let mut figures = Figures { seconds: 1.0, ..Figures::default() };
+    fn figures(count: u64, latency_ns: u64) -> LoadFigures {
+        let mut figures = LoadFigures { seconds: 1.0, ..LoadFigures::default() };
         (0..count).for_each(|_| figures.latencies.record(latency_ns));
         figures
     }

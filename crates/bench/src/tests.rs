@@ -18,9 +18,9 @@ use paternoster_pipeline::Servable;
 
 use super::{
     Meter, Target,
-    answers::Work,
+    answers::CheckedRequests,
     compare::{self, Subject},
-    load::{self, Figures, Load, Timing},
+    load::{self, LoadFigures, LoadPattern, Timing},
     samples::{Ports, Recipe},
 };
 
@@ -62,7 +62,7 @@ struct Rig {
     pool: Arc<Pool>,
     program: Arc<Double>,
     target: Target,
-    work: Arc<Work>,
+    work: Arc<CheckedRequests>,
 }
 
 impl Rig {
@@ -71,12 +71,12 @@ impl Rig {
         let (handle, program) = double(&pool);
         let target = Target::local(Servable::Model(handle));
         let samples = recipe().samples(target.ports(), SAMPLES).expect("the recipe suits the model");
-        let work = Arc::new(Work::prepare(&target, samples, 1, None).await.expect("the program answers"));
+        let work = Arc::new(CheckedRequests::prepare(&target, samples, 1, None).await.expect("the program answers"));
         program.rows.store(0, Ordering::SeqCst);
         Self { pool, program, target, work }
     }
 
-    async fn load(&self, load: Load, timing: Timing) -> Figures {
+    async fn load(&self, load: LoadPattern, timing: Timing) -> LoadFigures {
         load::run(&self.target, &self.work, &load, timing, 1).await
     }
 
@@ -105,8 +105,8 @@ fn recipe() -> Recipe {
 }
 
 /// All requests at the start.
-fn at_once(count: usize) -> Load {
-    Load::Open(Arrivals::At(vec![0; count]))
+fn at_once(count: usize) -> LoadPattern {
+    LoadPattern::Open(Arrivals::At(vec![0; count]))
 }
 
 fn timing(warm_up_ms: u64, measured_ms: Option<u64>) -> Timing {
@@ -123,7 +123,7 @@ fn timing(warm_up_ms: u64, measured_ms: Option<u64>) -> Timing {
 async fn an_open_loop_counts_each_arrival_once() {
     let rig = Rig::start().await;
     let times = (0..500).map(|number| number * 20_000).collect();
-    let figures = rig.load(Load::Open(Arrivals::At(times)), timing(0, None)).await;
+    let figures = rig.load(LoadPattern::Open(Arrivals::At(times)), timing(0, None)).await;
     assert_eq!((figures.latencies.count(), figures.errors()), (500, 0), "{:?}", figures.first_fault);
     assert_eq!(rig.rows(), 500);
     let mut sent: Vec<u128> = figures.each.iter().map(|one| (one.sent_s * 1e6).round() as u128).collect();
@@ -170,7 +170,7 @@ async fn a_latency_counts_from_when_the_request_was_due() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closed_loop_keeps_its_number_in_flight() {
     let rig = Rig::start().await;
-    let figures = rig.load(Load::Closed { concurrency: 4 }, timing(0, Some(300))).await;
+    let figures = rig.load(LoadPattern::Closed { concurrency: 4 }, timing(0, Some(300))).await;
     assert_eq!(figures.errors(), 0, "{:?}", figures.first_fault);
     assert!(figures.latencies.count() > 0);
     assert!(figures.latencies.count() <= rig.rows() as u64);
@@ -203,8 +203,8 @@ async fn a_closed_loop_counts_what_is_answered_in_the_measured_time() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_sent_while_warming_up_does_not_count() {
     let rig = Rig::start().await;
-    let open = Load::Open(Arrivals::Poisson { rate: 5000.0 });
-    for load in [open, Load::Closed { concurrency: 2 }] {
+    let open = LoadPattern::Open(Arrivals::Poisson { rate: 5000.0 });
+    for load in [open, LoadPattern::Closed { concurrency: 2 }] {
         let before = rig.rows();
         let figures = rig.load(load, timing(100, Some(0))).await;
         assert!(rig.rows() > before, "requests were sent");
@@ -235,7 +235,7 @@ async fn failed_requests_are_counted_and_end_a_closed_loop() {
     let figures = rig.load(at_once(40), timing(0, None)).await;
     assert_eq!((figures.failed, figures.wrong, figures.latencies.count()), (40, 0, 0));
     assert!(figures.first_fault.expect("there was one").contains("out of order"));
-    let closed = rig.load(Load::Closed { concurrency: 3 }, timing(0, Some(60_000))).await;
+    let closed = rig.load(LoadPattern::Closed { concurrency: 3 }, timing(0, Some(60_000))).await;
     assert_eq!(closed.failed, 3, "each client gives up after its first");
 }
 
@@ -244,7 +244,7 @@ async fn without_a_right_answer_beforehand_nothing_is_measured() {
     let rig = Rig::start().await;
     rig.program.manner.store(FAILS, Ordering::SeqCst);
     let samples = recipe().samples(rig.target.ports(), 1).expect("the recipe suits the model");
-    let unanswered = Work::prepare(&rig.target, samples, 1, None).await.expect_err("the program fails");
+    let unanswered = CheckedRequests::prepare(&rig.target, samples, 1, None).await.expect_err("the program fails");
     assert!(unanswered.to_string().contains("request 0 failed"), "{unanswered}");
 }
 
@@ -282,10 +282,10 @@ fn meter(each: f64) -> Meter {
 #[tokio::test(flavor = "multi_thread")]
 async fn energy_is_that_between_the_ends_of_the_counted_time() {
     let rig = Rig::start().await;
-    let run = async |load: Load, meter: &Meter| {
+    let run = async |load: LoadPattern, meter: &Meter| {
         load::run_metered(&rig.target, &rig.work, &load, timing(10, Some(20)), 1, Some(meter)).await
     };
-    let closed = run(Load::Closed { concurrency: 2 }, &meter(3.0)).await;
+    let closed = run(LoadPattern::Closed { concurrency: 2 }, &meter(3.0)).await;
     assert_eq!(closed.joules, Some(3.0), "the counter is read twice, at the ends");
     let open = run(at_once(4), &meter(6.0)).await;
     assert_eq!((open.joules, open.joules_per_request()), (Some(6.0), Some(1.5)));

@@ -7,7 +7,7 @@ use paternoster_batching::{CostPoint, CostTable, Ns, knob::Whole};
 use serde::{Serialize, Serializer};
 
 use super::{
-    model::{Latencies, Latency, WrittenLatencies},
+    model::{Latency, LatencySettings, WrittenLatencies},
     tree::{self, Node, Value},
 };
 
@@ -17,7 +17,7 @@ pub const MAX_BYTES: u64 = 1 << 20;
 /// First line of a table.
 pub const HEADER: &str = "stage,rows,length,latency_us";
 
-impl Serialize for Latencies {
+impl Serialize for LatencySettings {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let lines = match self {
             Self::File(name) => return serializer.serialize_str(name),
@@ -30,7 +30,7 @@ impl Serialize for Latencies {
     }
 }
 
-impl TryFrom<WrittenLatencies> for Latencies {
+impl TryFrom<WrittenLatencies> for LatencySettings {
     type Error = String;
 
     fn try_from(written: WrittenLatencies) -> Result<Self, String> {
@@ -166,12 +166,12 @@ mod tests {
 
     #[test]
     fn a_parameter_is_a_table_or_the_name_of_its_file() {
-        let of_text = |text: &str| Latencies::try_from(WrittenLatencies::Text(text.to_owned()));
-        assert_eq!(of_text(" latencies.csv"), Ok(Latencies::File("latencies.csv".to_owned())));
+        let of_text = |text: &str| LatencySettings::try_from(WrittenLatencies::Text(text.to_owned()));
+        assert_eq!(of_text(" latencies.csv"), Ok(LatencySettings::File("latencies.csv".to_owned())));
         let here = of_text(&format!("\n{HEADER}\n0,1,0,5.5\n")).expect("it is a table");
         let shown = serde_json::to_value(&here).expect("it is a text");
         assert_eq!(shown, format!("{HEADER}\n0,1,0,5.5\n"), "it is printed as it is read");
-        assert!(matches!(&here, Latencies::Here(lines) if lines.len() == 1));
+        assert!(matches!(&here, LatencySettings::Here(lines) if lines.len() == 1));
         let refused = of_text(&format!("{HEADER}\n0,0,0,5")).expect_err("no rows");
         assert!(refused.starts_with("line 2: rows: expected a whole number from 1"), "{refused}");
     }

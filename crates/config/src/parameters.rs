@@ -368,7 +368,7 @@ pub(super) mod tests {
     /// Keys of `model.yaml` that take another form here.
     #[test]
     fn every_key_of_model_yaml_is_read_or_has_its_place() {
-        let schema = schemars::schema_for!(crate::model::Model);
+        let schema = schemars::schema_for!(crate::model::ModelSettings);
         for key in schema.as_value()["properties"].as_object().expect("it has keys").keys() {
             let is_elsewhere = ELSEWHERE.iter().any(|(name, _)| name == key);
             assert_ne!(OWN_KEYS.contains(&key.as_str()), is_elsewhere, "'{key}' is read here or has its place");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use paternoster_batching::knob::given;
-use paternoster_pipeline::{BuiltIn, Condition, Graph, GraphFault, Port, Runs, Step, Test};
+use paternoster_pipeline::{BuiltIn, Condition, GraphFault, PipelineGraph, PortBinding, Runs, Step, Test};
 
 use super::{
     ConfigError, Origin,
@@ -104,7 +104,7 @@ pub type BuiltIns<'a> = &'a dyn Fn(&PipelineStep) -> Result<Arc<dyn BuiltIn>, St
 ///
 /// # Errors
 /// If steps make no graph, or a built-in step cannot be created.
-pub fn read(settings: &Settings, origin: &Origin, built_ins: BuiltIns<'_>) -> Result<Graph, ConfigError> {
+pub fn read(settings: &Settings, origin: &Origin, built_ins: BuiltIns<'_>) -> Result<PipelineGraph, ConfigError> {
     let Settings { config, own } = settings;
     let (path, steps) = match ensemble(config) {
         _ if !own.pipeline.is_empty() => {
@@ -119,7 +119,7 @@ pub fn read(settings: &Settings, origin: &Origin, built_ins: BuiltIns<'_>) -> Re
     };
     let inputs: Vec<&str> = config.input.iter().map(|input| input.name.as_str()).collect();
     let outputs: Vec<&str> = config.output.iter().map(|output| output.name.as_str()).collect();
-    let graph = Graph::new(&inputs, &outputs, steps).map_err(|fault| graph_fault(path, &fault, origin))?;
+    let graph = PipelineGraph::new(&inputs, &outputs, steps).map_err(|fault| graph_fault(path, &fault, origin))?;
     Ok(if path == STEPS { graph } else { graph.called_ensemble() })
 }
 
@@ -198,6 +198,6 @@ fn ensemble_step(number: usize, step: &model_ensembling::Step, origin: &Origin) 
     })
 }
 
-fn ports(names: std::collections::BTreeMap<String, String>) -> Vec<Port> {
-    names.into_iter().map(|(port, tensor)| Port { port, tensor }).collect()
+fn ports(names: std::collections::BTreeMap<String, String>) -> Vec<PortBinding> {
+    names.into_iter().map(|(port, tensor)| PortBinding { port, tensor }).collect()
 }

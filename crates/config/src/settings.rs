@@ -18,7 +18,10 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
     ConfigError, Origin,
-    model::{Batching, Cell, Cells, Exit, Generate, Off, PipelineStep, PolicyName, Rollout, Segment, Stages, Text},
+    model::{
+        Batching, Cell, Cells, ExitSettings, Generate, Off, PipelineStep, PolicyName, Rollout, SegmentSettings, Stages,
+        Text,
+    },
     model_config::sequence_batching,
     pb,
     values::{Parsed, PartName, Symbol},
@@ -126,11 +129,11 @@ pub struct OwnSettings {
     /// Where the model is cut.
     pub stages: Option<Stages>,
     /// Where rows leave before the last stage.
-    pub exits: Vec<Exit>,
+    pub exits: Vec<ExitSettings>,
     /// The cell types, by name; empty for a model without cells.
     pub cells: CellTypes,
     /// The segments of each request, in order; empty for a model without cells.
-    pub unfold: Vec<Segment>,
+    pub unfold: Vec<SegmentSettings>,
     /// The steps of a pipeline that Triton's `ensemble_scheduling` cannot express; else empty.
     pub pipeline: Vec<PipelineStep>,
     /// How the model takes texts, if it does.

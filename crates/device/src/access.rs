@@ -8,7 +8,7 @@ use super::{BufferId, DeviceError};
 
 /// Rows of one buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rows {
+pub enum BufferRows {
     /// Contiguous rows, which form one tensor with the batch as axis 0 and need no gather.
     Range(Range<u32>),
     /// Rows by index (slot table), in the order in which the program reads them. Shared, because one task uses the same
@@ -16,7 +16,7 @@ pub enum Rows {
     List(Arc<[u32]>),
 }
 
-impl Rows {
+impl BufferRows {
     /// Returns the number of rows.
     pub fn len(&self) -> u32 {
         match self {
@@ -88,13 +88,13 @@ fn sorted(list: &[u32]) -> SmallVec<[u32; 64]> {
     sorted
 }
 
-impl From<Range<u32>> for Rows {
+impl From<Range<u32>> for BufferRows {
     fn from(range: Range<u32>) -> Self {
         Self::Range(range)
     }
 }
 
-impl From<Arc<[u32]>> for Rows {
+impl From<Arc<[u32]>> for BufferRows {
     fn from(list: Arc<[u32]>) -> Self {
         Self::List(list)
     }
@@ -106,12 +106,12 @@ pub struct Region {
     /// The buffer.
     pub buffer: BufferId,
     /// Its rows.
-    pub rows: Rows,
+    pub rows: BufferRows,
 }
 
 impl Region {
     /// Creates a region from rows of a buffer.
-    pub fn new(buffer: BufferId, rows: impl Into<Rows>) -> Self {
+    pub fn new(buffer: BufferId, rows: impl Into<BufferRows>) -> Self {
         Self { buffer, rows: rows.into() }
     }
 
@@ -171,17 +171,17 @@ pub struct Access {
 
 impl Access {
     /// Creates a read access.
-    pub fn read(buffer: BufferId, rows: impl Into<Rows>) -> Self {
+    pub fn read(buffer: BufferId, rows: impl Into<BufferRows>) -> Self {
         Self { region: Region::new(buffer, rows), kind: AccessKind::Read }
     }
 
     /// Creates a write access.
-    pub fn write(buffer: BufferId, rows: impl Into<Rows>) -> Self {
+    pub fn write(buffer: BufferId, rows: impl Into<BufferRows>) -> Self {
         Self { region: Region::new(buffer, rows), kind: AccessKind::Write }
     }
 
     /// Creates an in-place update access.
-    pub fn update(buffer: BufferId, rows: impl Into<Rows>) -> Self {
+    pub fn update(buffer: BufferId, rows: impl Into<BufferRows>) -> Self {
         Self { region: Region::new(buffer, rows), kind: AccessKind::Update }
     }
 }

@@ -20,7 +20,7 @@ mod rows;
 mod violation;
 pub mod wheels;
 
-pub use access::{Access, AccessKind, Region, Rows, check_copy, check_named_once};
+pub use access::{Access, AccessKind, BufferRows, Region, check_copy, check_named_once};
 pub use contract::Device;
 pub use error::{DeviceError, MemoryShortage, RowError, WorkFailure};
 pub use memory::{ALIGNMENT_BYTES, Buffer, BufferPool, NoMemory};

@@ -70,7 +70,7 @@ pub fn issue<D: Device>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paternoster_testing::sim::{Sim, Source, Work};
+    use paternoster_testing::sim::{RowSource, Sim, Work};
 
     use paternoster_device::BufferId;
 
@@ -82,7 +82,7 @@ mod tests {
 
     fn bring(duration_ns: u64) -> Work {
         let mut work = Work::new(0, duration_ns, 1);
-        work.sources.push(Source::External(7));
+        work.sources.push(RowSource::External(7));
         work
     }
 

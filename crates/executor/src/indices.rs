@@ -2,7 +2,7 @@
 //! before a request is admitted. One that is wrong would fail the run for all requests that share it.
 
 use paternoster_engine::Program;
-use paternoster_model::{DataType, IndexRange, InputTensor, ModelSpec, Source, TensorSpec, unfold::Unfolded};
+use paternoster_model::{DataType, IndexRange, InputSource, InputTensor, ModelSpec, TensorSpec, unfold::Unfolded};
 
 use super::stages::{Programs, StagePrograms};
 
@@ -60,8 +60,10 @@ impl IndexChecks {
                 for stage in &stages.stages {
                     let own = stage.inputs.iter().zip(stage.program.index_ranges());
                     checks.extend(own.filter_map(|((_, source), range)| match *source {
-                        Source::Request(input) => Some(IndexCheck { input, range: (*range)?, read: ReadRows::All }),
-                        Source::Boundary { .. } => None,
+                        InputSource::Request(input) => {
+                            Some(IndexCheck { input, range: (*range)?, read: ReadRows::All })
+                        }
+                        InputSource::Boundary { .. } => None,
                     }));
                     // Stages behind an exit may not run for every row.
                     if !stage.exits.is_empty() {

@@ -17,8 +17,8 @@ use paternoster_executor::{CellPrograms, InferError, InferRequest, ModelHandle, 
 use paternoster_model::{
     DataType, Dims, InputTensor, ModelSpec, TensorSpec,
     unfold::{
-        CellSpec, Emit, EmitRange, Emitted, Expression, Limit, NodeType, Nodes, Segment, Source, Start, Tensor,
-        Unfolding,
+        CellInputSource, CellSpec, Emit, EmitRange, Emitted, Expression, Limit, NodeType, Nodes, Segment, Start,
+        Tensor, Unfolding,
     },
 };
 use paternoster_observe::budget::Budget;
@@ -202,16 +202,16 @@ fn decoder(pool: &Arc<Pool>, width: usize, max_rows: u32) -> Arc<ModelHandle> {
         ),
     ];
     let sources = vec![
-        Source::Carried { output: 0, start: Start::Tensor(of_prompt(1)), is_kept: false },
-        Source::Whole(of_prompt(0)),
-        Source::Length(of_prompt(0)),
-        Source::Grown { output: 1 },
-        Source::GrownLength,
+        CellInputSource::Carried { output: 0, start: Start::Tensor(of_prompt(1)), is_kept: false },
+        CellInputSource::Whole(of_prompt(0)),
+        CellInputSource::Length(of_prompt(0)),
+        CellInputSource::Grown { output: 1 },
+        CellInputSource::GrownLength,
     ];
     let segments = vec![
         Segment {
             name: "prompt".to_owned(),
-            types: smallvec![NodeType { cell: 0, inputs: vec![Source::Whole(Tensor::Input(0))] }],
+            types: smallvec![NodeType { cell: 0, inputs: vec![CellInputSource::Whole(Tensor::Input(0))] }],
             nodes: Nodes::Stage,
             emits: vec![emit("keys", 0, EmitRange::Last), emit("last", 1, EmitRange::Last)],
             streams: false,

@@ -10,7 +10,7 @@ use fast_image_resize::{
 };
 use paternoster_model::{DataType, Dims, InputTensor, TensorSpec};
 use paternoster_pipeline::{
-    BuiltIn, BuiltInFault, InputRows, StepWork, Stop, Value, WorkerGroup, Workers, only_string,
+    BuiltIn, BuiltInFault, InputRows, StepWork, Stop, TensorRows, WorkerGroup, Workers, only_string,
 };
 
 use super::{
@@ -161,10 +161,12 @@ impl ImageStep {
     }
 
     /// Returns the images among the inputs that can be read; the others fail when they run.
-    fn readable(&self, inputs: &[Option<Value>]) -> Vec<(Header, u64, u64)> {
+    fn readable(&self, inputs: &[Option<TensorRows>]) -> Vec<(Header, u64, u64)> {
         let rows = match inputs.first() {
-            Some(Some(Value::Joint(joint))) => usize::try_from(joint.shape.first().copied().unwrap_or(0)).unwrap_or(0),
-            Some(Some(Value::Rows(rows))) => rows.len(),
+            Some(Some(TensorRows::Joint(joint))) => {
+                usize::try_from(joint.shape.first().copied().unwrap_or(0)).unwrap_or(0)
+            }
+            Some(Some(TensorRows::Rows(rows))) => rows.len(),
             Some(None) | None => 0,
         };
         let Ok(given) = InputRows::new(inputs, &self.inputs, rows) else { return Vec::new() };
@@ -190,7 +192,7 @@ impl BuiltIn for ImageStep {
         &self.outputs
     }
 
-    fn is_short(&self, _inputs: &[Option<Value>]) -> bool {
+    fn is_short(&self, _inputs: &[Option<TensorRows>]) -> bool {
         false
     }
 
@@ -198,7 +200,7 @@ impl BuiltIn for ImageStep {
         &all.images
     }
 
-    fn built_bytes(&self, inputs: &[Option<Value>]) -> usize {
+    fn built_bytes(&self, inputs: &[Option<TensorRows>]) -> usize {
         let sizes = self.readable(inputs);
         // One image is decoded after the other.
         let working = sizes.iter().map(|(_, working, _)| *working).max().unwrap_or(0);
@@ -206,7 +208,7 @@ impl BuiltIn for ImageStep {
         usize::try_from(working.saturating_add(results)).unwrap_or(usize::MAX)
     }
 
-    fn begin(self: Arc<Self>, inputs: Vec<Option<Value>>, rows: usize) -> Result<Box<dyn StepWork>, BuiltInFault> {
+    fn begin(self: Arc<Self>, inputs: Vec<Option<TensorRows>>, rows: usize) -> Result<Box<dyn StepWork>, BuiltInFault> {
         let given = InputRows::new(&inputs, &self.inputs, rows)?;
         let mut headers = Vec::with_capacity(rows);
         for row in 0..rows {
@@ -262,7 +264,7 @@ impl StepWork for Images {
         Ok(())
     }
 
-    fn outputs(&mut self) -> Vec<Value> {
+    fn outputs(&mut self) -> Vec<TensorRows> {
         vec![value(std::mem::take(&mut self.data).into(), std::mem::take(&mut self.shapes))]
     }
 }
@@ -301,13 +303,13 @@ fn resized<P: PixelTrait>(
 
 /// Returns images that lie behind each other as one tensor if they are all there and have one size, and as one for each
 /// row otherwise. `rows` has the shape of each, and where it ends.
-fn value(data: Bytes, rows: Vec<Option<(Dims, usize)>>) -> Value {
+fn value(data: Bytes, rows: Vec<Option<(Dims, usize)>>) -> TensorRows {
     if let Some(Some((shape, _))) = rows.first()
         && rows.iter().all(|row| row.as_ref().is_some_and(|(other, _)| other == shape))
     {
         let mut shape = shape.clone();
         shape[0] = rows.len() as i64;
-        return Value::Joint(InputTensor { shape, data });
+        return TensorRows::Joint(InputTensor { shape, data });
     }
     let mut start = 0;
     let mut tensor = |(shape, end): (Dims, usize)| {
@@ -315,7 +317,7 @@ fn value(data: Bytes, rows: Vec<Option<(Dims, usize)>>) -> Value {
         start = end;
         tensor
     };
-    Value::Rows(rows.into_iter().map(|row| row.map(&mut tensor)).collect())
+    TensorRows::Rows(rows.into_iter().map(|row| row.map(&mut tensor)).collect())
 }
 
 #[cfg(test)]
@@ -338,7 +340,7 @@ mod tests {
         let images = InputTensor { shape: Dims::from_slice(&[2, 1]), data: strings.concat().into() };
         let small = Some(Resize::To(Size { height: 1, width: 1 }));
         let step = Arc::new(ImageStep::new(ImageOptions { resize: small, ..ImageOptions::default() }));
-        let work = step.begin(vec![Some(Value::Joint(images))], 2).expect("it begins");
+        let work = step.begin(vec![Some(TensorRows::Joint(images))], 2).expect("it begins");
         let [large, small] = [0, 1].map(|row| work.effort(row));
         assert_eq!(large.as_millis(), 25 * (14 + 2));
         assert!(small < Duration::from_micros(10), "{small:?}");

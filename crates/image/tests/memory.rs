@@ -6,15 +6,15 @@ use bytes::Bytes;
 use image::{DynamicImage, ImageFormat};
 use paternoster_image::{Color, Elements, ImageOptions, ImageStep, Normalization, Resample, Resize, Size};
 use paternoster_model::{Dims, InputTensor};
-use paternoster_pipeline::{BuiltIn, Stop, Value, run_here};
+use paternoster_pipeline::{BuiltIn, Stop, TensorRows, run_here};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 /// Returns a batch of one or more images.
-fn images(encoded: &[&[u8]]) -> Vec<Option<Value>> {
+fn images(encoded: &[&[u8]]) -> Vec<Option<TensorRows>> {
     let strings = encoded.iter().map(|data| [&(data.len() as u32).to_le_bytes()[..], data].concat());
     let data = Bytes::from(strings.collect::<Vec<_>>().concat());
-    vec![Some(Value::Joint(InputTensor { shape: Dims::from_slice(&[encoded.len() as i64, 1]), data }))]
+    vec![Some(TensorRows::Joint(InputTensor { shape: Dims::from_slice(&[encoded.len() as i64, 1]), data }))]
 }
 
 fn written(image: &DynamicImage, format: ImageFormat) -> Vec<u8> {

@@ -26,7 +26,7 @@ pub use outcome::{CellId, Lengths, Next, RowOutcome};
 pub use request_shape::{RequestShape, ShapeFault, ShapeText};
 pub use sequence::{CorrelationId, InSequence};
 pub use spec::{ModelSpec, SymbolId};
-pub use stages::{BoundaryDim, BoundaryTensor, Exit, ExitTo, Sink, Source, StagePlan, StageSpec};
+pub use stages::{BoundaryDim, BoundaryTensor, Exit, ExitTo, InputSource, Sink, StagePlan, StageSpec};
 pub use tensor::{Dims, InputTensor, TensorSpec, element_count};
 
 /// The example of the README compiles and runs.

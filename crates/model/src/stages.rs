@@ -19,7 +19,7 @@ pub struct StagePlan {
 #[derive(Clone, Debug, PartialEq)]
 pub struct StageSpec {
     /// Inputs of the program, each with its source.
-    pub inputs: Vec<(TensorSpec, Source)>,
+    pub inputs: Vec<(TensorSpec, InputSource)>,
     /// Outputs of the program, each with its destination.
     pub outputs: Vec<(TensorSpec, Sink)>,
     /// Exits after this stage.
@@ -28,7 +28,7 @@ pub struct StageSpec {
 
 /// Source of a stage's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum InputSource {
     /// The request's input with this number.
     Request(usize),
     /// A tensor that an earlier stage kept.

@@ -9,7 +9,7 @@ pub const SEGMENTS_MAX: usize = 32;
 
 /// One segment of an opened model.
 #[derive(Clone, Debug)]
-pub struct Segment {
+pub struct OpenedSegment {
     /// Its name: `chain1`, `stage2`, with its number from 1.
     pub name: String,
     /// How it runs.

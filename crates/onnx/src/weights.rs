@@ -8,7 +8,7 @@ use safetensors::{Dtype, SafeTensors};
 use super::Error;
 
 /// Provides the weights of a network by name: FP32, little-endian, row-major.
-pub trait Weights {
+pub trait WeightSource {
     /// Returns a tensor. `spread` is the standard deviation for random weights.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Seeded {
     }
 }
 
-impl Weights for Seeded {
+impl WeightSource for Seeded {
     fn tensor(&mut self, name: &str, dims: &[usize], spread: f32) -> Result<Bytes, Error> {
         Ok(self.uniform(name, dims.iter().product(), spread))
     }
@@ -111,7 +111,7 @@ impl Checkpoint {
     }
 }
 
-impl Weights for Checkpoint {
+impl WeightSource for Checkpoint {
     fn tensor(&mut self, name: &str, dims: &[usize], _spread: f32) -> Result<Bytes, Error> {
         self.find(name, dims).map(Bytes::copy_from_slice)
     }

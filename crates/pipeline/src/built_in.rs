@@ -12,7 +12,7 @@ use std::{
 
 use paternoster_model::{InputTensor, TensorSpec};
 
-use super::{Value, WorkerGroup, Workers};
+use super::{TensorRows, WorkerGroup, Workers};
 
 /// A step that is no model: it computes its outputs on a worker thread, or at once where that takes well below a
 /// millisecond.
@@ -27,20 +27,20 @@ pub trait BuiltIn: Any + fmt::Debug + Send + Sync {
     fn outputs(&self) -> &[TensorSpec];
 
     /// Whether it takes well below a millisecond for these inputs, and so may run on the calling thread.
-    fn is_short(&self, inputs: &[Option<Value>]) -> bool;
+    fn is_short(&self, inputs: &[Option<TensorRows>]) -> bool;
 
     /// Returns the worker threads that it uses.
     fn workers<'a>(&self, all: &'a Workers) -> &'a WorkerGroup;
 
     /// Returns an upper limit of the bytes that its work builds for these inputs.
-    fn built_bytes(&self, inputs: &[Option<Value>]) -> usize;
+    fn built_bytes(&self, inputs: &[Option<TensorRows>]) -> usize;
 
     /// Checks the inputs that come with the request, before any step runs; those that other steps give are `None`.
     /// `dims` are the declared dimensions of each input with its batch axis, -1 where they vary.
     ///
     /// # Errors
     /// If an input is not what the step expects.
-    fn check(&self, _given: &[Option<Value>], _dims: &[&[i64]], _rows: usize) -> Result<(), BuiltInFault> {
+    fn check(&self, _given: &[Option<TensorRows>], _dims: &[&[i64]], _rows: usize) -> Result<(), BuiltInFault> {
         Ok(())
     }
 
@@ -49,7 +49,7 @@ pub trait BuiltIn: Any + fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// If an input is not what the step expects.
-    fn begin(self: Arc<Self>, inputs: Vec<Option<Value>>, rows: usize) -> Result<Box<dyn StepWork>, BuiltInFault>;
+    fn begin(self: Arc<Self>, inputs: Vec<Option<TensorRows>>, rows: usize) -> Result<Box<dyn StepWork>, BuiltInFault>;
 }
 
 /// What a built-in step does for a request, row by row.
@@ -65,7 +65,7 @@ pub trait StepWork: Send {
     fn run(&mut self, row: usize, stop: &Stop) -> Result<(), BuiltInFault>;
 
     /// Returns the outputs of all rows, in the order of [`BuiltIn::outputs`].
-    fn outputs(&mut self) -> Vec<Value>;
+    fn outputs(&mut self) -> Vec<TensorRows>;
 }
 
 /// Runs a step on the calling thread.
@@ -74,10 +74,10 @@ pub trait StepWork: Send {
 /// As [`BuiltIn::begin`] and [`StepWork::run`].
 pub fn run_here(
     step: Arc<dyn BuiltIn>,
-    inputs: Vec<Option<Value>>,
+    inputs: Vec<Option<TensorRows>>,
     rows: usize,
     stop: &Stop,
-) -> Result<Vec<Value>, BuiltInFault> {
+) -> Result<Vec<TensorRows>, BuiltInFault> {
     let mut work = step.begin(inputs, rows)?;
     (0..rows).try_for_each(|row| work.run(row, stop))?;
     Ok(work.outputs())
@@ -92,7 +92,7 @@ impl InputRows {
     ///
     /// # Errors
     /// If an input does not have as many rows.
-    pub fn new(inputs: &[Option<Value>], specs: &[TensorSpec], rows: usize) -> Result<Self, BuiltInFault> {
+    pub fn new(inputs: &[Option<TensorRows>], specs: &[TensorSpec], rows: usize) -> Result<Self, BuiltInFault> {
         let by_row = inputs.iter().zip(specs).map(|(value, spec)| {
             let by_row = value.as_ref().map(|value| value.by_row(spec.datatype, rows)).transpose();
             by_row.map_err(|fault| BuiltInFault::Invalid(format!("{}: {fault}", spec.name)))

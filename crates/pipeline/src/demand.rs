@@ -1,6 +1,6 @@
 //! Which steps a request needs, given the tensors that it wants.
 
-use super::{Graph, graph::TensorIx};
+use super::{PipelineGraph, graph::TensorIx};
 
 /// The steps and tensors that some wanted tensors need.
 #[derive(Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub(crate) struct Demand {
 
 impl Demand {
     /// Follows the wanted tensors back to the inputs. Conditions count as what they read.
-    pub(crate) fn new(graph: &Graph, wanted: &[TensorIx]) -> Self {
+    pub(crate) fn new(graph: &PipelineGraph, wanted: &[TensorIx]) -> Self {
         let mut steps: Box<[bool]> = vec![false; graph.steps.len()].into();
         let mut readers: Box<[usize]> = vec![0; graph.tensors.len()].into();
         let mut next = wanted.to_vec();
@@ -41,11 +41,11 @@ impl Demand {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Condition, Port, Runs, Step, Test};
+    use crate::{Condition, PortBinding, Runs, Step, Test};
 
     fn step(reads: &[&str], gives: &[&str], when: Option<&str>) -> Step {
         let ports = |names: &[&str]| {
-            let port = |name: &&str| Port { port: format!("port of {name}"), tensor: (*name).to_owned() };
+            let port = |name: &&str| PortBinding { port: format!("port of {name}"), tensor: (*name).to_owned() };
             names.iter().map(port).collect()
         };
         let when = when.map(|tensor| Condition { tensor: tensor.to_owned(), test: Test::AtLeast(0.0) });
@@ -62,7 +62,7 @@ mod tests {
             step(&["a"], &["other"], None),
             step(&["in"], &["b"], Some("in")),
         ];
-        let graph = Graph::new(&["in"], &["b", "other"], steps).expect("a graph");
+        let graph = PipelineGraph::new(&["in"], &["b", "other"], steps).expect("a graph");
         let name = |tensor: usize| graph.tensors[tensor].as_str();
         let needed = |wanted: &[TensorIx]| {
             let demand = Demand::new(&graph, wanted);

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::Graph;
+use super::PipelineGraph;
 
 /// Weight of what is known of a step, beside 1 for its last run.
 const AVERAGED: u64 = 7;
@@ -42,7 +42,7 @@ impl ExpectedTimes {
     }
 
     /// Returns by step: the time of the longest path of steps behind it.
-    pub(crate) fn after(&self, graph: &Graph, order: &[usize]) -> Vec<Duration> {
+    pub(crate) fn after(&self, graph: &PipelineGraph, order: &[usize]) -> Vec<Duration> {
         let mut after = vec![Duration::ZERO; self.0.len()];
         for &step in order.iter().rev() {
             let readers = graph.steps[step].outputs.iter().flat_map(|&(_, tensor)| &graph.readers[tensor]);
@@ -60,12 +60,12 @@ impl ExpectedTimes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Port, Runs, Step};
+    use crate::{PortBinding, Runs, Step};
 
     #[test]
     fn the_longest_path_behind_each_step_counts() {
         // 0 → 1 → 3, 0 → 2 → 3.
-        let port = |tensor: &&str| Port { port: (*tensor).to_owned(), tensor: (*tensor).to_owned() };
+        let port = |tensor: &&str| PortBinding { port: (*tensor).to_owned(), tensor: (*tensor).to_owned() };
         let step = |inputs: &[&str], output: &str| Step {
             runs: Runs::Served { model: "m".to_owned(), version: None },
             inputs: inputs.iter().map(port).collect(),
@@ -73,7 +73,7 @@ mod tests {
             when: None,
         };
         let steps = vec![step(&["in"], "a"), step(&["a"], "b"), step(&["a"], "c"), step(&["b", "c"], "out")];
-        let graph = Graph::new(&["in"], &["out"], steps).expect("a graph");
+        let graph = PipelineGraph::new(&["in"], &["out"], steps).expect("a graph");
         let times = ExpectedTimes::new(4);
         let after = || times.after(&graph, &graph.order()).into_iter().map(|time| time.as_nanos()).collect::<Vec<_>>();
         assert_eq!(after(), [0, 0, 0, 0], "nothing is known");

@@ -20,7 +20,7 @@ pub type TensorIx = usize;
 
 /// The steps of a pipeline, and how tensors pass between them.
 #[derive(Debug)]
-pub struct Graph {
+pub struct PipelineGraph {
     /// What messages call the pipeline.
     pub(crate) noun: &'static str,
     /// The names of all tensors. The pipeline's inputs come first, in order.
@@ -42,9 +42,9 @@ pub struct Step {
     /// What it runs.
     pub runs: Runs,
     /// Its inputs.
-    pub inputs: Vec<Port>,
+    pub inputs: Vec<PortBinding>,
     /// The outputs that are used.
-    pub outputs: Vec<Port>,
+    pub outputs: Vec<PortBinding>,
     /// Which rows it runs for; all without a condition.
     pub when: Option<Condition>,
 }
@@ -67,7 +67,7 @@ pub enum Runs {
 
 /// Connects an input or output of a step with a tensor of the pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Port {
+pub struct PortBinding {
     /// The name in the step's model.
     pub port: String,
     /// The name in the pipeline.
@@ -173,7 +173,7 @@ impl GraphFault {
     }
 }
 
-impl Graph {
+impl PipelineGraph {
     /// Connects steps with each other and with the pipeline's inputs and outputs.
     ///
     /// # Errors
@@ -203,9 +203,9 @@ impl Graph {
                 let unknown = || GraphFault::Unknown { step: number, tensor: tensor.clone() };
                 by_name.get(tensor).copied().ok_or_else(unknown)
             };
-            let number_of = |ports: Vec<Port>| -> Result<Vec<_>, GraphFault> {
+            let number_of = |ports: Vec<PortBinding>| -> Result<Vec<_>, GraphFault> {
                 let mut numbered: Vec<(String, TensorIx)> = Vec::with_capacity(ports.len());
-                for Port { port, tensor } in ports {
+                for PortBinding { port, tensor } in ports {
                     if numbered.iter().any(|(other, _)| *other == port) {
                         return Err(GraphFault::PortTwice { step: number, port });
                     }
@@ -309,7 +309,7 @@ impl Names {
     }
 
     fn give(&mut self, number: usize, step: &Step) -> Result<(), GraphFault> {
-        for Port { tensor, .. } in &step.outputs {
+        for PortBinding { tensor, .. } in &step.outputs {
             let is_conditional = step.when.is_some();
             let Some(&known) = self.by_name.get(tensor) else {
                 self.by_name.insert(tensor.clone(), self.tensors.len());
@@ -332,8 +332,9 @@ mod tests {
     use super::*;
     use crate::Test;
 
-    fn ports(pairs: &[(&str, &str)]) -> Vec<Port> {
-        let port = |(port, tensor): &(&str, &str)| Port { port: (*port).to_owned(), tensor: (*tensor).to_owned() };
+    fn ports(pairs: &[(&str, &str)]) -> Vec<PortBinding> {
+        let port =
+            |(port, tensor): &(&str, &str)| PortBinding { port: (*port).to_owned(), tensor: (*tensor).to_owned() };
         pairs.iter().map(port).collect()
     }
 
@@ -347,14 +348,14 @@ mod tests {
     }
 
     fn fault(inputs: &[&str], outputs: &[&str], steps: Vec<Step>) -> String {
-        Graph::new(inputs, outputs, steps).expect_err("it is refused").to_string()
+        PipelineGraph::new(inputs, outputs, steps).expect_err("it is refused").to_string()
     }
 
     #[test]
     fn steps_come_after_those_they_read_from_whatever_their_order_in_the_text() {
         let steps =
             vec![step(&[("x", "b"), ("y", "c")], &[("z", "out")]), step(&[("x", "in")], &[("y", "b"), ("z", "c")])];
-        let graph = Graph::new(&["in"], &["out"], steps).expect("a graph");
+        let graph = PipelineGraph::new(&["in"], &["out"], steps).expect("a graph");
         assert_eq!(graph.order(), [1, 0]);
         assert_eq!(graph.reads, [vec![2, 3], vec![0]]);
     }
@@ -395,7 +396,7 @@ mod tests {
             when(step(&[("x", "in")], &[("y", "a")]), "in"),
             step(&[("x", "a")], &[("y", "out")]),
         ];
-        let graph = Graph::new(&["in"], &["out"], steps).expect("a graph");
+        let graph = PipelineGraph::new(&["in"], &["out"], steps).expect("a graph");
         assert_eq!(graph.producers, [vec![], vec![0, 1], vec![2]]);
         assert_eq!(graph.order().last(), Some(&2), "after both");
     }

@@ -8,7 +8,7 @@ use paternoster_model::{DataType, ModelSpec, SymbolId};
 use paternoster_observe::{MAX_STEPS_WITHIN, ModelStats, RequestBudgets, TooManySteps};
 
 use super::{
-    BindingFault, BuiltIn, Graph, Runs, Servable, Workers,
+    BindingFault, BuiltIn, PipelineGraph, Runs, Servable, Workers,
     binding::{Binding, TensorKind, bind},
     demand::Demand,
     expected::ExpectedTimes,
@@ -52,7 +52,7 @@ type Bindings = Vec<Arc<Binding>>;
 pub struct Pipeline {
     pub(crate) spec: Arc<ModelSpec>,
     pub(crate) stats: Arc<ModelStats>,
-    pub(crate) graph: Graph,
+    pub(crate) graph: PipelineGraph,
     /// To the versions that were seen last: a model may be reloaded with another specification.
     bindings: ArcSwap<Bindings>,
     /// By tensor. Their datatypes never change, whatever is reloaded.
@@ -125,7 +125,7 @@ impl PipelineFault {
 /// `order` has each step after those that it reads from.
 fn bind_all(
     spec: &ModelSpec,
-    graph: &Graph,
+    graph: &PipelineGraph,
     order: &[usize],
     specs: &[Arc<ModelSpec>],
 ) -> Result<(Bindings, Vec<TensorKind>), PipelineFault> {
@@ -171,7 +171,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// If a model is not served, or does not fit its step.
-    pub fn new(mut spec: ModelSpec, graph: Graph, options: PipelineOptions) -> Result<Self, PipelineFault> {
+    pub fn new(mut spec: ModelSpec, graph: PipelineGraph, options: PipelineOptions) -> Result<Self, PipelineFault> {
         let (mut own_stats, mut extent) = (None, Extent::default());
         let mut specs = Vec::with_capacity(graph.steps.len());
         for (number, step) in graph.steps.iter().enumerate() {

@@ -16,7 +16,7 @@ const LENGTH_BYTES: usize = size_of::<u32>();
 
 /// The value of a tensor within one request.
 #[derive(Clone, Debug)]
-pub enum Value {
+pub enum TensorRows {
     /// All rows, along the first axis.
     Joint(InputTensor),
     /// One tensor for each row, whose first axis has length 1; `None` for rows that have none.
@@ -55,7 +55,7 @@ pub enum ValueFault {
     Failed(String),
 }
 
-impl Value {
+impl TensorRows {
     /// Returns the bytes of its elements.
     pub fn bytes(&self) -> usize {
         match self {

@@ -11,7 +11,7 @@ use paternoster_executor::{InferRequest, Pool, PoolOptions};
 use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, TensorSpec};
 use paternoster_observe::RequestBudgets;
 use paternoster_pipeline::{
-    Condition, Graph, Models, Pipeline, PipelineOptions, Port, Runs, Servable, Step, Test, Workers,
+    Condition, Models, Pipeline, PipelineGraph, PipelineOptions, PortBinding, Runs, Servable, Step, Test, Workers,
 };
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
@@ -65,14 +65,14 @@ struct Case {
 }
 
 fn pipeline(models: &Arc<Served>, cases: &[Case; 3]) -> Arc<Pipeline> {
-    let port = |port: &str, tensor: &str| Port { port: port.to_owned(), tensor: tensor.to_owned() };
+    let port = |port: &str, tensor: &str| PortBinding { port: port.to_owned(), tensor: tensor.to_owned() };
     let step = |case: &Case| Step {
         runs: Runs::Served { model: case.adds.to_string(), version: None },
         inputs: vec![port("x", "x")],
         outputs: vec![port("y", "y")],
         when: Some(Condition { tensor: "x".to_owned(), test: Test::AtLeast(f64::from(case.least)) }),
     };
-    let graph = Graph::new(&["x"], &["y"], cases.iter().map(step).collect()).expect("a graph");
+    let graph = PipelineGraph::new(&["x"], &["y"], cases.iter().map(step).collect()).expect("a graph");
     let models: Arc<dyn Models> = Arc::<Served>::clone(models);
     let options = PipelineOptions { models, budgets: RequestBudgets::unlimited(), workers: Workers::new(1) };
     Arc::new(Pipeline::new(spec("pipeline"), graph, options).expect("it fits its models"))

@@ -19,7 +19,7 @@ use paternoster_executor::{InferError, InferRequest, Pool, PoolOptions};
 use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, TensorSpec};
 use paternoster_observe::{RequestBudgets, budget::Budget};
 use paternoster_pipeline::{
-    Condition, Graph, Models, Pipeline, PipelineOptions, Port, Runs, Servable, Step, Test, Workers,
+    Condition, Models, Pipeline, PipelineGraph, PipelineOptions, PortBinding, Runs, Servable, Step, Test, Workers,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -135,7 +135,7 @@ fn spec(name: &str, max_batch_size: u32, outputs: &[String]) -> ModelSpec {
 fn pipeline(name: &str, steps_of: &[&str], draw: &mut ChaCha8Rng, options: &PipelineOptions) -> Pipeline {
     let count = draw.random_range(2..=20_usize);
     let name_of = |tensor: usize| if tensor == 0 { "x".to_owned() } else { format!("t{tensor}") };
-    let port = |port: &str, tensor: String| Port { port: port.to_owned(), tensor };
+    let port = |port: &str, tensor: String| PortBinding { port: port.to_owned(), tensor };
     let mut steps: Vec<Step> = (1..=count)
         .map(|number| Step {
             runs: Runs::Served { model: steps_of[draw.random_range(0..steps_of.len())].to_owned(), version: None },
@@ -149,7 +149,7 @@ fn pipeline(name: &str, steps_of: &[&str], draw: &mut ChaCha8Rng, options: &Pipe
     steps.push(last);
     let mut outputs = vec!["y".to_owned()];
     outputs.extend((1..count).filter(|_| draw.random_bool(0.6)).map(name_of));
-    let graph = Graph::new(&["x".to_owned()], &outputs, steps).expect("a graph");
+    let graph = PipelineGraph::new(&["x".to_owned()], &outputs, steps).expect("a graph");
     Pipeline::new(spec(name, MOST_ROWS as u32, &outputs), graph, options.clone()).expect("it fits its models")
 }
 

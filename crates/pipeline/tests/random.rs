@@ -29,7 +29,7 @@ use paternoster_executor::{InferError, InferRequest, OutputTensor, Pool, PoolOpt
 use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, TensorSpec};
 use paternoster_observe::{RequestBudgets, budget::Budget};
 use paternoster_pipeline::{
-    Condition, Graph, Models, Pipeline, PipelineOptions, Port, Runs, Servable, Step, Test, Workers,
+    Condition, Models, Pipeline, PipelineGraph, PipelineOptions, PortBinding, Runs, Servable, Step, Test, Workers,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -239,8 +239,8 @@ fn draw_plans(draw: &mut ChaCha8Rng) -> Vec<Plan> {
     (0..count).map(&mut plan).collect()
 }
 
-fn graph_of(plans: &[Plan], draw: &mut ChaCha8Rng) -> Graph {
-    let port = |port: &str, tensor: usize| Port { port: port.to_owned(), tensor: name_of(tensor) };
+fn graph_of(plans: &[Plan], draw: &mut ChaCha8Rng) -> PipelineGraph {
+    let port = |port: &str, tensor: usize| PortBinding { port: port.to_owned(), tensor: name_of(tensor) };
     let mut steps: Vec<Step> = Vec::new();
     for (number, plan) in plans.iter().enumerate() {
         let inputs = plan.operation.inputs().iter().zip(&plan.reads).map(|(name, &tensor)| port(name, tensor));
@@ -253,7 +253,7 @@ fn graph_of(plans: &[Plan], draw: &mut ChaCha8Rng) -> Graph {
         steps.insert(draw.random_range(0..=steps.len()), step);
     }
     let outputs: Vec<String> = (2..plans.len() + 2).map(name_of).collect();
-    Graph::new(&[name_of(0), name_of(1)], &outputs, steps).expect("an acyclic graph")
+    PipelineGraph::new(&[name_of(0), name_of(1)], &outputs, steps).expect("an acyclic graph")
 }
 
 /// The tensors of one row; `None` for those that no step gives. Fails if a step does.

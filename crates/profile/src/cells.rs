@@ -19,7 +19,7 @@ pub struct CellTable {
     /// Largest batch in rows, as the configuration sets it; `None`: the last of `batch_sizes`.
     pub max_rows: Option<u32>,
     /// How its tasks run several steps of each row. The lengths in `times` are then steps.
-    pub chunk: Option<Chunk>,
+    pub chunk: Option<ChunkProfile>,
     /// Length in `times` that `batch_sizes` refers to: the middle one; 0 if the cell has no lengths.
     pub length: u32,
     /// Suggested sizes in rows, ascending. The last is the smallest batch whose throughput is within 5 % of the best:
@@ -32,7 +32,7 @@ pub struct CellTable {
 /// How tasks run several steps of each row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Chunk {
+pub struct ChunkProfile {
     /// Whether rows with different numbers of steps share a task.
     pub lengths: bool,
 }
@@ -58,7 +58,13 @@ pub enum CellSegment {
 
 impl CellTable {
     /// Creates the table of a cell that was measured, with the batch sizes that its times suggest.
-    pub fn new(name: String, priority: u32, max_rows: Option<u32>, chunk: Option<Chunk>, times: CutTable) -> Self {
+    pub fn new(
+        name: String,
+        priority: u32,
+        max_rows: Option<u32>,
+        chunk: Option<ChunkProfile>,
+        times: CutTable,
+    ) -> Self {
         let length = times.middle_length().unwrap_or(0);
         let batch_sizes = row_buckets(preferred(&times, length).first().copied().unwrap_or(1));
         Self { name, priority, max_rows, chunk, length, batch_sizes, times }
@@ -102,10 +108,10 @@ mod tests {
     use paternoster_batching::Ns;
 
     use super::*;
-    use crate::Point;
+    use crate::LatencyPoint;
 
     fn times(points: &[(u32, u32, Ns)]) -> CutTable {
-        let point = |&(rows, length, us): &(u32, u32, Ns)| Point {
+        let point = |&(rows, length, us): &(u32, u32, Ns)| LatencyPoint {
             rows,
             length,
             median_ns: us * 1000,
@@ -115,7 +121,7 @@ mod tests {
         CutTable { at: Vec::new(), stages: vec![points.iter().map(point).collect()], scatter: Vec::new() }
     }
 
-    fn cell(chunk: Option<Chunk>, points: &[(u32, u32, Ns)]) -> CellTable {
+    fn cell(chunk: Option<ChunkProfile>, points: &[(u32, u32, Ns)]) -> CellTable {
         CellTable::new("step".to_owned(), 1, None, chunk, times(points))
     }
 
@@ -139,7 +145,7 @@ mod tests {
         let at = |rows, length, us: Ns| CostPoint { rows, length, took_ns: us * 1000 };
         assert_eq!(cell_costs(std::slice::from_ref(&of_lengths)).stages, [[at(1, 0, 20), at(2, 0, 24)]]);
         assert_eq!((of_lengths.length, of_lengths.batch_sizes), (64, vec![1, 2]));
-        let of_steps = cell(Some(Chunk { lengths: true }), &points);
+        let of_steps = cell(Some(ChunkProfile { lengths: true }), &points);
         assert_eq!(cell_costs(&[of_steps]).stages[0], points.map(|(rows, steps, us)| at(rows, u64::from(steps), us)));
     }
 

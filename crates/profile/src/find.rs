@@ -3,7 +3,7 @@
 use paternoster_batching::Ns;
 use serde::Serialize;
 
-use super::{CutTable, Point, Profile};
+use super::{CutTable, LatencyPoint, Profile};
 
 /// Fraction of the best throughput that makes a batch size preferred; the smallest such size counts (DVABatch section
 /// 7.2).
@@ -105,7 +105,7 @@ fn rates(cut: &CutTable, stage: usize, length: u32, runs: u32) -> Vec<(u32, f64)
     cut.rows().into_iter().filter_map(|rows| point(rows).map(rate)).collect()
 }
 
-fn rate(point: &Point) -> (u32, f64) {
+fn rate(point: &LatencyPoint) -> (u32, f64) {
     (point.rows, f64::from(point.rows) / point.median_ns as f64)
 }
 

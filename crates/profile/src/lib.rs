@@ -18,15 +18,15 @@ mod sizes;
 mod store;
 mod table;
 
-pub use cells::{CellSegment, CellTable, Chunk, cell_costs};
+pub use cells::{CellSegment, CellTable, ChunkProfile, cell_costs};
 pub use choose::{Choice, ChosenPolicy, choose};
 pub use engines::{EnginePoint, EngineTable, EngineTimes};
 pub use find::{Findings, JOINING_PAYS};
 pub use measure::{Halt, measure};
 pub use operators::{BOUNDARY_NS, OperatorCuts, WeighedCut};
-pub use sizes::{LENGTHS, Size, row_buckets, sizes};
+pub use sizes::{LENGTHS, MeasuredSize, row_buckets, sizes};
 pub use store::{Key, ProfileFileError, Store, StoreError, default_directory, digest, digest_of_all, hexadecimal};
-pub use table::{CutTable, Point, Profile};
+pub use table::{CutTable, LatencyPoint, Profile};
 
 #[cfg(test)]
 mod tests;

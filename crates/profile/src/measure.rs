@@ -5,8 +5,8 @@ use std::time::Duration;
 use paternoster_batching::Ns;
 
 use super::{
-    Size,
-    table::{CutTable, Point},
+    MeasuredSize,
+    table::{CutTable, LatencyPoint},
 };
 
 /// Maximum runs of a size; more would not improve the median.
@@ -36,7 +36,7 @@ pub enum Halt {
 
 /// One size with its run times.
 struct Sampled {
-    size: Size,
+    size: MeasuredSize,
     /// The first run, which includes setup.
     first: Vec<Ns>,
     /// Run times by stage.
@@ -61,13 +61,19 @@ impl Sampled {
         count >= RUNS_MAX || (count >= RUNS_MIN && self.runs.iter().all(|stage| spread(stage) <= SPREAD))
     }
 
-    fn point(&self, stage: usize) -> Point {
+    fn point(&self, stage: usize) -> LatencyPoint {
         let mut times = if self.count() == 0 { vec![self.first[stage]] } else { self.runs[stage].clone() };
         times.sort_unstable();
         let runs = times.len();
-        let Size { rows, length } = self.size;
+        let MeasuredSize { rows, length } = self.size;
         let (median_ns, p99_ns) = (times[runs / 2].max(1), times[(runs * 99).div_ceil(100) - 1].max(1));
-        Point { rows, length, median_ns, p99_ns: p99_ns.max(median_ns), runs: u32::try_from(runs).unwrap_or(u32::MAX) }
+        LatencyPoint {
+            rows,
+            length,
+            median_ns,
+            p99_ns: p99_ns.max(median_ns),
+            runs: u32::try_from(runs).unwrap_or(u32::MAX),
+        }
     }
 }
 
@@ -92,14 +98,14 @@ fn spread(times: &[Ns]) -> f64 {
 /// If not even the smallest batch runs, or `run` cancels.
 pub fn measure(
     stages: usize,
-    sizes: &[Size],
+    sizes: &[MeasuredSize],
     budget: Duration,
     elapsed: impl Fn() -> Duration,
-    mut run: impl FnMut(Size) -> Result<Vec<Ns>, Halt>,
+    mut run: impl FnMut(MeasuredSize) -> Result<Vec<Ns>, Halt>,
 ) -> Result<CutTable, Halt> {
     let fits = |took_ns: f64| elapsed().as_secs_f64() + took_ns / 1e9 <= budget.as_secs_f64();
     let mut sampled: Vec<Sampled> = Vec::with_capacity(sizes.len());
-    let mut failed: Vec<Size> = Vec::new();
+    let mut failed: Vec<MeasuredSize> = Vec::new();
     for &size in sizes {
         // A size at least as large as one that failed would fail as well.
         if failed.iter().any(|smaller| smaller.is_within(size)) {
@@ -176,7 +182,7 @@ fn scatter(sampled: &[Sampled]) -> Vec<u32> {
 }
 
 /// Returns an upper bound on the duration of a run of this size, extrapolated from smaller ones.
-fn predicted_ns(sampled: &[Sampled], size: Size) -> Option<f64> {
+fn predicted_ns(sampled: &[Sampled], size: MeasuredSize) -> Option<f64> {
     let smaller = sampled.iter().filter(|one| one.size.is_within(size));
     let scaled = smaller.map(|one| one.shortest_ns() as f64 * size.work() / one.size.work());
     scaled.min_by(f64::total_cmp)

@@ -211,7 +211,7 @@ impl Times {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Point;
+    use crate::LatencyPoint;
 
     const SIZES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 
@@ -219,7 +219,7 @@ mod tests {
     fn ranges(times: &[fn(u32) -> u32]) -> CutTable {
         let point = |rows, us: u32| {
             let ns = Ns::from(us) * 1000;
-            Point { rows, length: 0, median_ns: ns, p99_ns: ns, runs: 20 }
+            LatencyPoint { rows, length: 0, median_ns: ns, p99_ns: ns, runs: 20 }
         };
         let stage = |took: &fn(u32) -> u32| SIZES.map(|rows| point(rows, took(rows))).to_vec();
         let at = (1..times.len()).map(|number| format!("t{number}")).collect();

@@ -5,14 +5,14 @@ pub const LENGTHS: [u32; 6] = [8, 16, 32, 64, 128, 256];
 
 /// A batch to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size {
+pub struct MeasuredSize {
     /// Rows.
     pub rows: u32,
     /// Length of every padded axis; 0 for a model without any.
     pub length: u32,
 }
 
-impl Size {
+impl MeasuredSize {
     /// Returns whether neither rows nor length exceed those of `other`.
     pub(super) fn is_within(self, other: Self) -> bool {
         self.rows <= other.rows && self.length <= other.length
@@ -33,8 +33,8 @@ pub fn row_buckets(max_rows: u32) -> Vec<u32> {
 }
 
 /// Returns the sizes to measure, smaller ones first: all row counts at each of these lengths, or without lengths.
-pub fn sizes(max_rows: u32, lengths: &[u32]) -> Vec<Size> {
+pub fn sizes(max_rows: u32, lengths: &[u32]) -> Vec<MeasuredSize> {
     let lengths = if lengths.is_empty() { &[0] } else { lengths };
     let rows = row_buckets(max_rows);
-    rows.iter().flat_map(|&rows| lengths.iter().map(move |&length| Size { rows, length })).collect()
+    rows.iter().flat_map(|&rows| lengths.iter().map(move |&length| MeasuredSize { rows, length })).collect()
 }

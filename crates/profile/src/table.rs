@@ -18,7 +18,7 @@ pub struct Profile {
     /// The whole model first, then cuts by ascending number of stages; empty for a model of cells.
     pub cuts: Vec<CutTable>,
     /// The whole model by ascending rows, while every other lane runs batches of the same size; empty if not measured.
-    pub side_by_side: Vec<Point>,
+    pub side_by_side: Vec<LatencyPoint>,
     /// The model in ranges of operators of about equal time, cut at all tensors between them; `None` if not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranges: Option<CutTable>,
@@ -40,7 +40,7 @@ pub struct CutTable {
     /// Names of the tensors that it is cut at; empty if it is whole, or cut into stages of equal time.
     pub at: Vec<String>,
     /// Points of each stage, by ascending rows, then length. All stages have the same sizes.
-    pub stages: Vec<Vec<Point>>,
+    pub stages: Vec<Vec<LatencyPoint>>,
     /// Scatter of runs: quantiles of a stage's time in thousandths of the median of its size, from minimum to maximum
     /// in equal steps, over all stages and sizes. The last quantile is chosen to preserve the mean of the slowest
     /// hundredth. Empty if no size ran twice.
@@ -50,7 +50,7 @@ pub struct CutTable {
 /// Latency of a stage for batches of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Point {
+pub struct LatencyPoint {
     /// Rows of the batch.
     pub rows: u32,
     /// Length of every padded axis; 0 if there is none.
@@ -81,7 +81,7 @@ impl Profile {
 
     /// Returns the latencies of a cut as a cost table for the core.
     pub fn costs(&self, cut: &CutTable) -> CostTable {
-        let point = |point: &Point| CostPoint {
+        let point = |point: &LatencyPoint| CostPoint {
             rows: point.rows,
             length: u64::from(point.length).saturating_pow(self.padded_axes),
             took_ns: point.median_ns,
@@ -91,8 +91,8 @@ impl Profile {
 
     /// Returns whether the data is what a measurement can produce. A file can contain anything.
     pub fn is_sound(&self) -> bool {
-        let point = |point: &Point| point.rows > 0 && point.median_ns > 0 && point.median_ns <= point.p99_ns;
-        let stage = |points: &Vec<Point>| !points.is_empty() && points.iter().all(point);
+        let point = |point: &LatencyPoint| point.rows > 0 && point.median_ns > 0 && point.median_ns <= point.p99_ns;
+        let stage = |points: &Vec<LatencyPoint>| !points.is_empty() && points.iter().all(point);
         let cut = |cut: &CutTable| !cut.stages.is_empty() && cut.stages.iter().all(stage) && cut.scatter.is_sorted();
         let tables = self.cuts.iter().chain(&self.ranges).chain(&self.by_operators);
         let mut tables = tables.chain(self.cells.iter().map(|cell| &cell.times));
@@ -137,11 +137,11 @@ impl CutTable {
     }
 
     /// Returns the point of a stage for batches of this size.
-    pub fn point(&self, stage: usize, rows: u32, length: u32) -> Option<&Point> {
+    pub fn point(&self, stage: usize, rows: u32, length: u32) -> Option<&LatencyPoint> {
         self.stages.get(stage)?.iter().find(|point| (point.rows, point.length) == (rows, length))
     }
 
-    fn distinct(&self, of: impl Fn(&Point) -> u32) -> Vec<u32> {
+    fn distinct(&self, of: impl Fn(&LatencyPoint) -> u32) -> Vec<u32> {
         let mut values: Vec<u32> = self.stages.iter().flatten().map(of).collect();
         values.sort_unstable();
         values.dedup();

@@ -16,7 +16,7 @@ fn key() -> Key {
 }
 
 fn profile() -> Profile {
-    let point = |rows| Point { rows, length: 0, median_ns: 100 * Ns::from(rows), p99_ns: 900, runs: 20 };
+    let point = |rows| LatencyPoint { rows, length: 0, median_ns: 100 * Ns::from(rows), p99_ns: 900, runs: 20 };
     let cut = CutTable { at: Vec::new(), stages: vec![vec![point(1), point(4)]], scatter: Vec::new() };
     Profile {
         model: "m".to_owned(),
@@ -30,10 +30,10 @@ fn profile() -> Profile {
 
 /// The profile of a model of two cells, of which one runs several steps in a task.
 fn profile_of_cells() -> Profile {
-    let point = |rows, length| Point { rows, length, median_ns: 100 * Ns::from(rows), p99_ns: 7_000, runs: 20 };
+    let point = |rows, length| LatencyPoint { rows, length, median_ns: 100 * Ns::from(rows), p99_ns: 7_000, runs: 20 };
     let times = |points| CutTable { at: Vec::new(), stages: vec![points], scatter: vec![900, 1000, 1300] };
     let encoder = times(vec![point(1, 1), point(1, 4), point(8, 1), point(8, 4)]);
-    let encoder = CellTable::new("encoder".to_owned(), 2, None, Some(Chunk { lengths: true }), encoder);
+    let encoder = CellTable::new("encoder".to_owned(), 2, None, Some(ChunkProfile { lengths: true }), encoder);
     let decoder = CellTable::new("decoder".to_owned(), 1, Some(64), None, times(vec![point(1, 0), point(8, 0)]));
     let unfold = vec![CellSegment::Chain("encoder".to_owned()), CellSegment::Decode("decoder".to_owned())];
     Profile { model: "m".to_owned(), max_rows: 64, cells: vec![encoder, decoder], unfold, ..Profile::default() }
@@ -41,9 +41,9 @@ fn profile_of_cells() -> Profile {
 
 /// Measures a model whose runs take the time that `took_ns` returns, on a clock that only these runs advance.
 fn measured(
-    sizes: &[Size],
+    sizes: &[MeasuredSize],
     budget: Duration,
-    took_ns: impl Fn(Size) -> Result<Vec<Ns>, Halt>,
+    took_ns: impl Fn(MeasuredSize) -> Result<Vec<Ns>, Halt>,
 ) -> Result<CutTable, Halt> {
     let clock = Cell::new(0);
     measure(
@@ -65,7 +65,7 @@ fn batches_are_powers_of_two_and_the_largest() {
     assert_eq!(row_buckets(8), [1, 2, 4, 8]);
     assert_eq!(row_buckets(12), [1, 2, 4, 8, 12]);
     assert_eq!(row_buckets(0), [1], "a model without a batch axis runs one row");
-    assert_eq!(sizes(2, &[]), [Size { rows: 1, length: 0 }, Size { rows: 2, length: 0 }]);
+    assert_eq!(sizes(2, &[]), [MeasuredSize { rows: 1, length: 0 }, MeasuredSize { rows: 2, length: 0 }]);
     assert_eq!(sizes(2, &LENGTHS).len(), 2 * LENGTHS.len());
 }
 
@@ -89,7 +89,7 @@ fn runs_that_differ_are_repeated() {
         Ok(vec![100 + runs.get() % 10 * 20])
     });
     let table = table.expect("it runs");
-    let Point { runs, median_ns, .. } = table.stages[0][0];
+    let LatencyPoint { runs, median_ns, .. } = table.stages[0][0];
     assert!(runs > 100);
     let (least, most) = (100_000 / median_ns, 280_000 / median_ns);
     assert_eq!((table.scatter.len(), table.scatter.is_sorted()), (101, true));
@@ -107,7 +107,7 @@ fn one_run_that_took_very_long_has_its_share_of_the_scatter_and_no_more() {
         Ok(vec![took_ns])
     });
     let table = table.expect("it runs");
-    let Point { runs, median_ns, .. } = table.stages[0][0];
+    let LatencyPoint { runs, median_ns, .. } = table.stages[0][0];
     let between = |ends: &[u32]| f64::midpoint(f64::from(ends[0]), f64::from(ends[1])) / 1e3;
     let drawn = table.scatter.windows(2).map(between).sum::<f64>() / 100.0 * median_ns as f64;
     let mean = total.get() as f64 / f64::from(runs);
@@ -129,7 +129,7 @@ fn what_would_take_too_long_is_left_out_and_the_budget_kept() {
 #[test]
 fn lengths_that_a_model_does_not_bear_are_left_out() {
     let refused = Cell::new(0);
-    let bears = |size: Size| {
+    let bears = |size: MeasuredSize| {
         if size.length <= 64 {
             Ok(vec![Ns::from(size.rows * size.length)])
         } else {
@@ -256,12 +256,12 @@ fn a_changed_file_has_another_digest() {
 
 #[test]
 fn a_profile_of_single_runs_or_of_falling_times_is_not_believed() {
-    let point = |rows, us: Ns| Point { rows, length: 32, median_ns: us * 1000, p99_ns: us * 1000, runs: 20 };
-    let of = |points: Vec<Point>| {
+    let point = |rows, us: Ns| LatencyPoint { rows, length: 32, median_ns: us * 1000, p99_ns: us * 1000, runs: 20 };
+    let of = |points: Vec<LatencyPoint>| {
         let cut = CutTable { at: Vec::new(), stages: vec![points], scatter: Vec::new() };
         Profile { cuts: vec![cut], ..profile() }.doubt()
     };
-    let once = |point: Point| Point { runs: 1, ..point };
+    let once = |point: LatencyPoint| LatencyPoint { runs: 1, ..point };
     assert_eq!(of(vec![point(1, 100), point(2, 80), point(4, 200)]), None, "a little is noise");
     assert_eq!(of(vec![once(point(1, 100)), point(2, 150), once(point(4, 200)), point(8, 300)]), None);
     assert_eq!(
@@ -279,6 +279,6 @@ fn a_profile_of_single_runs_or_of_falling_times_is_not_believed() {
     assert_eq!(doubt.as_deref(), Some("cell 'decoder': 8 rows took 1 µs, less than 1 with 7 µs"));
     cells.cells.iter_mut().flat_map(|cell| &mut cell.times.stages[0]).for_each(|point| point.runs = 1);
     assert_eq!(cells.doubt().as_deref(), Some("of its 6 sizes 6 ran only once"));
-    let longer = Point { length: 64, ..point(2, 50) };
+    let longer = LatencyPoint { length: 64, ..point(2, 50) };
     assert_eq!(of(vec![point(1, 100), longer]), None, "another length is compared with its own");
 }

@@ -14,9 +14,9 @@ use paternoster_engine::EngineError;
 use paternoster_executor::{CellPrograms, StagePrograms, WarmUp};
 use paternoster_model::{
     InputTensor, ModelSpec, SymbolId, TensorSpec, element_count,
-    unfold::{CellSpec, Emit, EmitRange, Emitted, NodeType, Nodes, Segment, Source, Tensor, Unfolding},
+    unfold::{CellInputSource, CellSpec, Emit, EmitRange, Emitted, NodeType, Nodes, Segment, Tensor, Unfolding},
 };
-use paternoster_profile::{CellSegment, CellTable, Chunk, Halt, Key, Profile, Size, cell_costs, sizes};
+use paternoster_profile::{CellSegment, CellTable, ChunkProfile, Halt, Key, MeasuredSize, Profile, cell_costs, sizes};
 
 use super::{
     LoadAttempt, LoadRequest, PoolLoader, TrialLimits, cells,
@@ -61,7 +61,7 @@ struct LoneCell {
     programs: StagePrograms,
     /// By input.
     values: Vec<Value>,
-    sizes: Vec<Size>,
+    sizes: Vec<MeasuredSize>,
 }
 
 impl PoolLoader {
@@ -73,7 +73,7 @@ impl PoolLoader {
         let engines = engines.collect::<Result<Vec<_>, EngineError>>().map_err(|error| error.to_string())?;
         let cells = unfold.cells.iter().enumerate().map(|(number, cell)| {
             let nodes = unfold.segments.iter().find(|segment| segment.cells.contains(&number)).map(|segment| {
-                let over_rows = segment.sources.values().any(|source| matches!(source, Source::Rows(_)));
+                let over_rows = segment.sources.values().any(|source| matches!(source, CellInputSource::Rows(_)));
                 match &segment.nodes {
                     Nodes::Stage if over_rows => "stage over rows",
                     Nodes::Stage => "stage",
@@ -161,7 +161,7 @@ impl PoolLoader {
         let began = Instant::now();
         // The shortest of some runs, since others may run beside the load.
         let shortest = |rows: u32, runs: usize| -> Option<Duration> {
-            let inputs = lone.inputs(Size { rows, length: TRIAL_STEPS }).ok()?;
+            let inputs = lone.inputs(MeasuredSize { rows, length: TRIAL_STEPS }).ok()?;
             let run = |_| {
                 let ran = attempt.trial(limits, |stop| {
                     let batch = WarmUp { rows, inputs: &inputs, program_inputs: &[], stop };
@@ -217,7 +217,7 @@ impl PoolLoader {
                 at_once: 1,
             };
             let times = self.measure_programs(&subject, &lone.sizes, budget, trials)?;
-            let chunk = knobs.chunks.map(|chunks| Chunk { lengths: chunks.is_padded });
+            let chunk = knobs.chunks.map(|chunks| ChunkProfile { lengths: chunks.is_padded });
             tables.push(CellTable::new(cell.name.clone(), cell.priority, configured, chunk, times));
         }
         let max_rows = tables.iter().filter_map(CellTable::largest_batch).max().unwrap_or(1);
@@ -242,8 +242,8 @@ impl LoneCell {
         let (segment, nodes) = nodes.find(|(_, own)| own.cell == number).ok_or("no segment runs it")?;
         let (is_chunked, over_rows) = (segment.runs_chunks(), nodes.goes_over_rows());
         let cell = &unfolding.cells[number];
-        let tensor = |tensor: &TensorSpec, source: Option<&Source>| {
-            let is_by_step = !is_chunked || matches!(source, Some(Source::Step { .. }));
+        let tensor = |tensor: &TensorSpec, source: Option<&CellInputSource>| {
+            let is_by_step = !is_chunked || matches!(source, Some(CellInputSource::Step { .. }));
             let varies = |axis: usize| tensor.dims[axis] < 0 && is_by_step && (axis == 0 || !is_chunked);
             let mut symbols = (0..tensor.dims.len()).map(|axis| varies(axis).then_some(SymbolId(0))).collect();
             let mut dims = tensor.dims.clone();
@@ -264,9 +264,9 @@ impl LoneCell {
             decoupled: false,
         };
         let values = nodes.inputs.iter().map(|source| match source {
-            Source::Steps => Value::Length,
-            Source::Length(_) | Source::GrownLength if is_chunked => Value::OpenLength,
-            Source::Length(_) | Source::GrownLength => Value::Length,
+            CellInputSource::Steps => Value::Length,
+            CellInputSource::Length(_) | CellInputSource::GrownLength if is_chunked => Value::OpenLength,
+            CellInputSource::Length(_) | CellInputSource::GrownLength => Value::Length,
             _ => Value::Random,
         });
         let has_lengths = spec.inputs.iter().flat_map(|input| &input.symbols).any(Option::is_some);
@@ -282,7 +282,7 @@ impl LoneCell {
     }
 
     /// Builds random inputs of a batch, whose lengths are what they say.
-    fn inputs(&self, size: Size) -> Result<Vec<Option<InputTensor>>, String> {
+    fn inputs(&self, size: MeasuredSize) -> Result<Vec<Option<InputTensor>>, String> {
         let mut inputs = random_inputs(&self.spec, size)?;
         for ((input, value), spec) in inputs.iter_mut().zip(&self.values).zip(&self.spec.inputs) {
             let length = match value {
@@ -304,7 +304,7 @@ impl LoneCell {
 fn alone(cell: &CellSpec, spec: &ModelSpec, over_rows: bool) -> Unfolding {
     let source = |input: usize| {
         let tensor = Tensor::Input(input);
-        if over_rows { Source::Rows(tensor) } else { Source::Whole(tensor) }
+        if over_rows { CellInputSource::Rows(tensor) } else { CellInputSource::Whole(tensor) }
     };
     let emit = |(output, own): (usize, &TensorSpec)| Emit { name: own.name.clone(), output, which: EmitRange::Last };
     let segment = Segment {

@@ -11,7 +11,7 @@ use paternoster_device::BufferPool;
 use paternoster_engine::{Batch, BatchInput, BatchOutput, OnnxEngine, Precision, Program, ProgramPort, StopSignal};
 use paternoster_model::{DataType, InputTensor, ModelSpec};
 use paternoster_onnx::{SealedModel, Signature};
-use paternoster_profile::{EnginePoint, EngineTable, EngineTimes, Halt, Size, row_buckets};
+use paternoster_profile::{EnginePoint, EngineTable, EngineTimes, Halt, MeasuredSize, row_buckets};
 
 use super::{
     CellProgram, LoadAttempt, LoadRequest, Opening, PoolLoader, cells::CellGraph, opening::Opener, plans::Batches,
@@ -31,7 +31,7 @@ struct Subject {
     spec: ModelSpec,
     /// Where the graph has the batch, if that is not axis 0 in all tensors.
     batches: Option<Batches>,
-    sizes: Vec<Size>,
+    sizes: Vec<MeasuredSize>,
 }
 
 /// An engine with its precision, the program that it compiled, and the times of its runs.
@@ -55,9 +55,9 @@ impl PoolLoader {
     pub fn compare_engines(
         &self,
         request: &LoadRequest,
-        sizes: &[Size],
+        sizes: &[MeasuredSize],
         budget: Duration,
-        before_size: &dyn Fn(&str, Size),
+        before_size: &dyn Fn(&str, MeasuredSize),
     ) -> Result<Vec<EngineTable>, Halt> {
         let attempt = LoadAttempt::of_repository();
         let opener = self.opener(&attempt);
@@ -75,7 +75,7 @@ impl PoolLoader {
         opener: &Opener<'_>,
         subject: &Subject,
         share: Duration,
-        before_size: &dyn Fn(&str, Size),
+        before_size: &dyn Fn(&str, MeasuredSize),
     ) -> Result<EngineTable, Halt> {
         let mut candidates = vec![(OnnxEngine::OnnxRuntime, Precision::Ieee), (OnnxEngine::OpenVino, Precision::Ieee)];
         for (precision, capability) in [(Precision::Bf16, "BF16"), (Precision::Fp16, "FP16")] {
@@ -138,9 +138,9 @@ fn subjects(opener: &Opener<'_>, request: &LoadRequest) -> Result<Vec<Subject>, 
     cells.collect()
 }
 
-fn sizes(max_rows: u32, lengths: &[u32]) -> Vec<Size> {
+fn sizes(max_rows: u32, lengths: &[u32]) -> Vec<MeasuredSize> {
     let rows = row_buckets(max_rows.min(MOST_ROWS));
-    rows.iter().flat_map(|&rows| lengths.iter().map(move |&length| Size { rows, length })).collect()
+    rows.iter().flat_map(|&rows| lengths.iter().map(move |&length| MeasuredSize { rows, length })).collect()
 }
 
 /// Runs one size with every candidate in turn until `share` is used up, at least three times. A candidate that fails is
@@ -148,7 +148,7 @@ fn sizes(max_rows: u32, lengths: &[u32]) -> Vec<Size> {
 fn measure(
     candidates: &mut [Candidate],
     subject: &Subject,
-    size: Size,
+    size: MeasuredSize,
     inputs: &[Option<InputTensor>],
     share: Duration,
 ) -> Result<(), Halt> {
@@ -191,7 +191,7 @@ fn measure(
             continue;
         }
         took.sort_unstable();
-        let (Size { rows, length }, runs) = (size, u32::try_from(took.len()).unwrap_or(u32::MAX));
+        let (MeasuredSize { rows, length }, runs) = (size, u32::try_from(took.len()).unwrap_or(u32::MAX));
         let median_ns = took.get(took.len() / 2).copied().unwrap_or_default();
         own.points.push(EnginePoint { rows, length, median_ns, runs, deviation });
     }
@@ -201,7 +201,7 @@ fn measure(
 fn run(
     program: &dyn Program,
     subject: &Subject,
-    size: Size,
+    size: MeasuredSize,
     inputs: &[Option<InputTensor>],
 ) -> Result<Vec<BatchOutput>, String> {
     let given = inputs.iter().map(|input| match input {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paternoster_config::model::{ColorName, ImageStep, LayoutName, ResampleName, ResizeTo};
+use paternoster_config::model::{ColorName, ImageStepSettings, LayoutName, ResampleName, ResizeTo};
 use paternoster_image::{
     Color, DEFAULT_MAX_PIXELS, Elements, ImageOptions, Layout, Normalization, Resample, Resize, Size,
 };
@@ -13,7 +13,7 @@ use paternoster_pipeline::BuiltIn;
 ///
 /// # Errors
 /// Names the key that does not go with the others.
-pub(super) fn built_in(step: &ImageStep) -> Result<Arc<dyn BuiltIn>, String> {
+pub(super) fn built_in(step: &ImageStepSettings) -> Result<Arc<dyn BuiltIn>, String> {
     let color = match step.color {
         None | Some(ColorName::Rgb) => Color::Rgb,
         Some(ColorName::Bgr) => Color::Bgr,
@@ -47,7 +47,7 @@ fn resize(to: &ResizeTo) -> Result<Resize, String> {
     }
 }
 
-fn elements(step: &ImageStep, channels: usize) -> Result<Elements, String> {
+fn elements(step: &ImageStepSettings, channels: usize) -> Result<Elements, String> {
     match step.dtype.map_or(DataType::Fp32, |dtype| dtype.0.0) {
         DataType::Fp32 => {}
         DataType::Uint8 if step.scale.is_none() && step.mean.is_none() && step.std.is_none() => {

@@ -12,7 +12,7 @@ use std::{
 use paternoster_config::{model::Text, settings::ONNX_FILENAME};
 use paternoster_model::{ModelSpec, TensorSpec};
 use paternoster_onnx::{Model, SealedModel};
-use paternoster_text::Task;
+use paternoster_text::TextModelTask;
 use serde::Serialize;
 use serde_yaml::Value;
 
@@ -200,10 +200,10 @@ fn kind(text: &TextModel, section: &Text, spec: &ModelSpec) -> &'static str {
     let states = section.output.as_ref().and_then(|name| spec.outputs.iter().find(|output| output.name == name.0));
     let classes = states.and_then(|output| output.dims.last());
     match text.layout().task {
-        Task::Embed { .. } => "embedding (a vector for each text)",
-        Task::Classify { .. } if classes == Some(&1) => "cross-encoder (a score for each pair of texts)",
-        Task::Classify { .. } => "classifier of texts",
-        Task::ClassifyTokens { .. } => "classifier of tokens",
+        TextModelTask::Embed { .. } => "embedding (a vector for each text)",
+        TextModelTask::Classify { .. } if classes == Some(&1) => "cross-encoder (a score for each pair of texts)",
+        TextModelTask::Classify { .. } => "classifier of texts",
+        TextModelTask::ClassifyTokens { .. } => "classifier of tokens",
     }
 }
 

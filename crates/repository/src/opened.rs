@@ -12,12 +12,14 @@ use paternoster_config::{
 };
 use paternoster_model::{
     Dims, ModelSpec,
-    unfold::{Emit, EmitRange, Emitted, Expression, Limit, MOST_STEPS, Nodes, Operator, Source, Start, Tensor},
+    unfold::{
+        CellInputSource, Emit, EmitRange, Emitted, Expression, Limit, MOST_STEPS, Nodes, Operator, Start, Tensor,
+    },
 };
 use paternoster_onnx::{
     SealedModel, decoder,
     recurrent::{is_recurrent_model, open_sealed},
-    segments::{Segment, SegmentKind, SegmentSource, SegmentTensor},
+    segments::{OpenedSegment, SegmentKind, SegmentSource, SegmentTensor},
 };
 use smallvec::smallvec;
 use tracing::info;
@@ -169,7 +171,7 @@ fn with_cells(
 /// # Errors
 /// If the configuration lacks an input or output of the graph.
 fn unfolding(
-    opened: &[Segment],
+    opened: &[OpenedSegment],
     nodes: impl Fn(SegmentKind) -> NodesRequest,
     spec: &ModelSpec,
 ) -> Result<UnfoldRequest, String> {
@@ -217,8 +219,8 @@ fn input_of(spec: &ModelSpec, name: &str) -> Result<usize, String> {
 }
 
 fn sources(
-    segment: &Segment,
-    all: &[Segment],
+    segment: &OpenedSegment,
+    all: &[OpenedSegment],
     input: &dyn Fn(&str) -> Result<usize, String>,
 ) -> Result<BTreeMap<String, SourceRequest>, String> {
     let reversed = segment.kind == SegmentKind::Chain { reverse: true };
@@ -232,18 +234,22 @@ fn sources(
     };
     let source = |source: &SegmentSource| -> Result<SourceRequest, String> {
         Ok(match source {
-            SegmentSource::Steps(of) => Source::Step { of: tensor(of)?, reversed },
-            SegmentSource::Whole(of) => Source::Whole(tensor(of)?),
-            SegmentSource::State(output) => {
-                Source::Carried { output: output.clone(), start: Start::Row(Constant::Value(0.0)), is_kept: false }
-            }
-            SegmentSource::Lengths => Source::Steps,
-            SegmentSource::Length(of) => Source::Length(tensor(of)?),
-            SegmentSource::Fed { output, start } => {
-                Source::Carried { output: output.clone(), start: Start::Tensor(tensor(start)?), is_kept: false }
-            }
-            SegmentSource::Grown(output) => Source::Grown { output: output.clone() },
-            SegmentSource::GrownLength => Source::GrownLength,
+            SegmentSource::Steps(of) => CellInputSource::Step { of: tensor(of)?, reversed },
+            SegmentSource::Whole(of) => CellInputSource::Whole(tensor(of)?),
+            SegmentSource::State(output) => CellInputSource::Carried {
+                output: output.clone(),
+                start: Start::Row(Constant::Value(0.0)),
+                is_kept: false,
+            },
+            SegmentSource::Lengths => CellInputSource::Steps,
+            SegmentSource::Length(of) => CellInputSource::Length(tensor(of)?),
+            SegmentSource::Fed { output, start } => CellInputSource::Carried {
+                output: output.clone(),
+                start: Start::Tensor(tensor(start)?),
+                is_kept: false,
+            },
+            SegmentSource::Grown(output) => CellInputSource::Grown { output: output.clone() },
+            SegmentSource::GrownLength => CellInputSource::GrownLength,
         })
     };
     segment.inputs.iter().map(|own| Ok((own.name.clone(), source(&own.source)?))).collect()

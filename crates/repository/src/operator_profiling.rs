@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use paternoster_config::stages::{StageCuts, StageRequest};
 use paternoster_onnx::cut::{between_ranges, legal_cuts};
-use paternoster_profile::{CutTable, Halt, OperatorCuts, Profile, Size};
+use paternoster_profile::{CutTable, Halt, MeasuredSize, OperatorCuts, Profile};
 
 use super::{LoadAttempt, LoadRequest, PoolLoader, profiling::Trials};
 
@@ -22,7 +22,7 @@ impl PoolLoader {
         &self,
         request: &LoadRequest,
         profile: &mut Profile,
-        sizes: &[Size],
+        sizes: &[MeasuredSize],
         budget: Duration,
         trials: Trials<'_>,
     ) -> Result<(), Halt> {

@@ -15,7 +15,7 @@ use paternoster_executor::{StagePrograms, WarmUp};
 use paternoster_model::{InputTensor, ModelSpec};
 use paternoster_observe::machine;
 use paternoster_profile::{
-    CutTable, Findings, Halt, Key, LENGTHS, Profile, Size, Store, choose, digest_of_all, measure, sizes,
+    CutTable, Findings, Halt, Key, LENGTHS, MeasuredSize, Profile, Store, choose, digest_of_all, measure, sizes,
 };
 use tracing::info_span;
 
@@ -47,7 +47,7 @@ pub struct Trials<'a> {
     pub budget: Duration,
     /// Called before each run with what is measured and the size. May block, to let others run first; `false` stops the
     /// measurement.
-    pub before_run: &'a dyn Fn(&str, Size) -> bool,
+    pub before_run: &'a dyn Fn(&str, MeasuredSize) -> bool,
     /// Decides from the latencies of the whole model whether to measure it in stages too, if the configuration leaves
     /// that open.
     pub wants_stages: &'a dyn Fn(&Profile) -> bool,
@@ -193,7 +193,7 @@ impl PoolLoader {
         }
         tracing::info!(model = name, "no profile; measuring while the model serves");
         let run_begins: Cell<Option<Instant>> = Cell::new(None);
-        let before_run = |_: &str, _: Size| {
+        let before_run = |_: &str, _: MeasuredSize| {
             let took = run_begins.get().map_or(Duration::ZERO, |begins| begins.elapsed());
             self.make_way(took);
             run_begins.set(Some(Instant::now()));
@@ -315,7 +315,7 @@ impl PoolLoader {
         &self,
         request: &LoadRequest,
         programs: &StagePrograms,
-        sizes: &[Size],
+        sizes: &[MeasuredSize],
         budget: Duration,
         at_once: u16,
         trials: Trials<'_>,
@@ -333,7 +333,7 @@ impl PoolLoader {
     pub(super) fn measure_programs(
         &self,
         subject: &Subject<'_>,
-        sizes: &[Size],
+        sizes: &[MeasuredSize],
         budget: Duration,
         trials: Trials<'_>,
     ) -> Result<CutTable, Halt> {
@@ -370,7 +370,7 @@ impl PoolLoader {
 }
 
 /// Builds the inputs of a batch of a size.
-type Inputs<'a> = &'a dyn Fn(Size) -> Result<Vec<Option<InputTensor>>, String>;
+type Inputs<'a> = &'a dyn Fn(MeasuredSize) -> Result<Vec<Option<InputTensor>>, String>;
 
 /// What is measured.
 pub(super) struct Subject<'a> {

@@ -10,7 +10,7 @@ use paternoster_config::{
 };
 use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, element_count};
 use paternoster_observe::budget::Reservation;
-use paternoster_profile::Size;
+use paternoster_profile::MeasuredSize;
 use tracing::info;
 
 use super::{LoadAttempt, WarmupSample, attempt::grow, bounded_file::read_up_to};
@@ -91,7 +91,7 @@ fn samples_within(
 ///
 /// # Errors
 /// Fails if an input would exceed 1 GiB.
-pub(super) fn random_inputs(spec: &ModelSpec, size: Size) -> Result<Vec<Option<InputTensor>>, String> {
+pub(super) fn random_inputs(spec: &ModelSpec, size: MeasuredSize) -> Result<Vec<Option<InputTensor>>, String> {
     let inputs = spec.inputs.iter().enumerate().map(|(index, tensor)| {
         let dims = tensor.dims.iter().enumerate().map(|(axis, &dim)| match dim {
             _ if tensor.is_open(axis) => OPEN_LENGTH,

@@ -1,7 +1,7 @@
 //! A model of one input `x` and one output `y`, and a chain of stages for it.
 
 use paternoster_model::{
-    BoundaryDim, BoundaryTensor, DataType, ModelSpec, Sink, Source, StagePlan, StageSpec, TensorSpec,
+    BoundaryDim, BoundaryTensor, DataType, InputSource, ModelSpec, Sink, StagePlan, StageSpec, TensorSpec,
 };
 use smallvec::SmallVec;
 
@@ -27,8 +27,10 @@ pub fn plan(count: usize, width: usize) -> StagePlan {
     let name = |boundary: usize| format!("h{boundary}");
     let stage = |number: usize| {
         let input = match number.checked_sub(1) {
-            None => (tensor("x", width), Source::Request(0)),
-            Some(before) => (tensor(&name(before), width), Source::Boundary { boundary: before as u16, tensor: 0 }),
+            None => (tensor("x", width), InputSource::Request(0)),
+            Some(before) => {
+                (tensor(&name(before), width), InputSource::Boundary { boundary: before as u16, tensor: 0 })
+            }
         };
         let output = if number + 1 == count {
             (tensor("y", width), Sink::Reply(0))

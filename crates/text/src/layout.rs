@@ -27,10 +27,10 @@ const MOST_TOKENS: f64 = 1e6;
 
 /// What a model's files say of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct TextModelLayout {
     /// What it does with a text.
-    pub task: Task,
-    /// The architecture, if it is named for another task than those of [`Task`]: then `task` is a guess.
+    pub task: TextModelTask,
+    /// The architecture, if it is named for another task than those of [`TextModelTask`]: then `task` is a guess.
     pub other_architecture: Option<String>,
     /// Most tokens of a text, those that the tokenizer adds included.
     pub max_tokens: usize,
@@ -50,7 +50,7 @@ pub struct Layout {
 
 /// What a model does with a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Task {
+pub enum TextModelTask {
     /// One vector for each text.
     Embed {
         /// How the states of tokens become the vector.
@@ -155,7 +155,7 @@ type Files<'a> = &'a dyn Fn(&str) -> Result<Option<Vec<u8>>, String>;
 ///
 /// # Errors
 /// If a file cannot be read, or asks for a step that the server does not have.
-pub fn hugging_face(file: Files<'_>) -> Result<Layout, LayoutFault> {
+pub fn hugging_face(file: Files<'_>) -> Result<TextModelLayout, LayoutFault> {
     let config: Config = read(file, "config.json")?;
     let tokenizer: TokenizerConfig = read(file, "tokenizer_config.json")?;
     let sentence: SentenceConfig = read(file, "sentence_bert_config.json")?;
@@ -165,9 +165,9 @@ pub fn hugging_face(file: Files<'_>) -> Result<Layout, LayoutFault> {
     let mut other_architecture = None;
     let task = if is_for("ForSequenceClassification") {
         let multi_label = config.problem_type.as_deref() == Some("multi_label_classification");
-        Task::Classify { labels: labels(config.id2label.as_ref())?, multi_label }
+        TextModelTask::Classify { labels: labels(config.id2label.as_ref())?, multi_label }
     } else if is_for("ForTokenClassification") {
-        Task::ClassifyTokens { labels: labels(config.id2label.as_ref())? }
+        TextModelTask::ClassifyTokens { labels: labels(config.id2label.as_ref())? }
     } else {
         other_architecture = architectures.clone().find(|name| name.contains("For")).cloned();
         embed(file)?
@@ -194,7 +194,7 @@ pub fn hugging_face(file: Files<'_>) -> Result<Layout, LayoutFault> {
         return Err(LayoutFault::Content { file: "config_sentence_transformers.json".to_owned(), fault });
     }
     let lowercase = sentence.do_lower_case.unwrap_or(false);
-    Ok(Layout {
+    Ok(TextModelLayout {
         task,
         other_architecture,
         max_tokens,
@@ -208,12 +208,12 @@ pub fn hugging_face(file: Files<'_>) -> Result<Layout, LayoutFault> {
 }
 
 /// Reads the modules of sentence-transformers. Without them, the states are averaged, as that library does.
-fn embed(file: Files<'_>) -> Result<Task, LayoutFault> {
+fn embed(file: Files<'_>) -> Result<TextModelTask, LayoutFault> {
     const MODULES: &str = "modules.json";
     let default = || "1_Pooling/config.json".to_owned();
     let Some(bytes) = file(MODULES).map_err(LayoutFault::File)? else {
         let pooling = pooling(file, &default())?;
-        return Ok(Task::Embed { pooling: pooling.unwrap_or(Pooling::Mean), normalize: false });
+        return Ok(TextModelTask::Embed { pooling: pooling.unwrap_or(Pooling::Mean), normalize: false });
     };
     let modules: Vec<Module> = parse(MODULES, &bytes)?;
     let (mut pooled, mut normalize) = (Pooling::Mean, false);
@@ -236,7 +236,7 @@ fn embed(file: Files<'_>) -> Result<Task, LayoutFault> {
             }
         }
     }
-    Ok(Task::Embed { pooling: pooled, normalize })
+    Ok(TextModelTask::Embed { pooling: pooled, normalize })
 }
 
 fn pooling(file: Files<'_>, name: &str) -> Result<Option<Pooling>, LayoutFault> {
@@ -316,7 +316,7 @@ fn parse<T: DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T, LayoutFault
 mod tests {
     use super::*;
 
-    fn layout(files: &[(&str, &str)]) -> Result<Layout, LayoutFault> {
+    fn layout(files: &[(&str, &str)]) -> Result<TextModelLayout, LayoutFault> {
         hugging_face(&|name| Ok(files.iter().find(|(own, _)| *own == name).map(|(_, text)| text.as_bytes().to_vec())))
     }
 
@@ -333,7 +333,7 @@ mod tests {
             ("config_sentence_transformers.json", r#"{"prompts": {"query": "q: "}, "default_prompt_name": "query"}"#),
         ]);
         let read = read.expect("a layout");
-        assert_eq!(read.task, Task::Embed { pooling: Pooling::Cls, normalize: true });
+        assert_eq!(read.task, TextModelTask::Embed { pooling: Pooling::Cls, normalize: true });
         assert_eq!((read.max_tokens, read.default_prompt.as_deref()), (256, Some("query")));
         assert_eq!(read.other_architecture, None);
         let other = layout(&[("config.json", r#"{"architectures": ["BertForMaskedLM"]}"#)]).expect("a layout");
@@ -351,7 +351,7 @@ mod tests {
             ("weightedmean", "weightedmean_tokens", Pooling::WeightedMean),
             ("lasttoken", "lasttoken", Pooling::Last),
         ] {
-            let task = Ok(Task::Embed { pooling, normalize: false });
+            let task = Ok(TextModelTask::Embed { pooling, normalize: false });
             for modes in [format!("\"{mode}\""), format!("[\"{mode}\"]")] {
                 let new =
                     format!(r#"{{"embedding_dimension": 8, "pooling_mode": {modes}, "pooling_mode_cls_token": true}}"#);
@@ -382,7 +382,7 @@ mod tests {
         let limits = ("tokenizer_config.json", r#"{"model_max_length": 1e30, "truncation_side": "left"}"#);
         let read = layout(&[("config.json", config), limits]).expect("a layout");
         let labels = ["a", "LABEL_1", "c", "d"].map(str::to_owned).to_vec();
-        assert_eq!(read.task, Task::Classify { labels, multi_label: false });
+        assert_eq!(read.task, TextModelTask::Classify { labels, multi_label: false });
         assert_eq!((read.max_tokens, read.truncate, read.pad_token), (512, Truncate::Left, 1));
     }
 
@@ -395,7 +395,7 @@ mod tests {
         for (kind, multi_label) in
             [("null", false), ("\"single_label_classification\"", false), ("\"multi_label_classification\"", true)]
         {
-            assert_eq!(of(kind), Ok(Task::Classify { labels: Vec::new(), multi_label }), "{kind}");
+            assert_eq!(of(kind), Ok(TextModelTask::Classify { labels: Vec::new(), multi_label }), "{kind}");
         }
     }
 

@@ -14,8 +14,8 @@ mod tensors;
 mod tokenize;
 mod tokenizer;
 
-pub use layout::{Layout, LayoutFault, Task, hugging_face};
-pub use pool::{Pool, PoolOptions, STATES};
+pub use layout::{LayoutFault, TextModelLayout, TextModelTask, hugging_face};
+pub use pool::{PoolingOptions, PoolingStep, STATES};
 pub use pooling::{Pooling, cut, normalize};
 pub use tensors::floats;
 pub use tokenize::{RowSize, Tokenize, TokenizeOptions, output};

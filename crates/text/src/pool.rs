@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use paternoster_model::{DataType, InputTensor, TensorSpec, text};
-use paternoster_pipeline::{BuiltIn, BuiltInFault, InputRows, StepWork, Stop, Value, WorkerGroup, Workers};
+use paternoster_pipeline::{BuiltIn, BuiltInFault, InputRows, StepWork, Stop, TensorRows, WorkerGroup, Workers};
 
 use super::{
     Pooling, cut, normalize,
@@ -21,7 +21,7 @@ pub const STATES: &str = "states";
 
 /// How vectors are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolOptions {
+pub struct PoolingOptions {
     /// From the states of the tokens.
     pub pooling: Pooling,
     /// Whether vectors are divided by their length, unless a request says otherwise.
@@ -32,15 +32,15 @@ pub struct PoolOptions {
 
 /// The step.
 #[derive(Debug)]
-pub struct Pool {
-    options: PoolOptions,
+pub struct PoolingStep {
+    options: PoolingOptions,
     inputs: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
 }
 
-impl Pool {
+impl PoolingStep {
     /// Creates the step.
-    pub fn new(options: PoolOptions) -> Self {
+    pub fn new(options: PoolingOptions) -> Self {
         let states: &[i64] = if options.pooling == Pooling::Done { &[-1] } else { &[-1, -1] };
         let optional = |name: &str, datatype| TensorSpec { optional: true, ..TensorSpec::new(name, datatype, &[1]) };
         let inputs = vec![
@@ -54,12 +54,12 @@ impl Pool {
     }
 
     /// Returns how vectors are made.
-    pub fn options(&self) -> &PoolOptions {
+    pub fn options(&self) -> &PoolingOptions {
         &self.options
     }
 }
 
-impl BuiltIn for Pool {
+impl BuiltIn for PoolingStep {
     fn kind(&self) -> &'static str {
         "pool"
     }
@@ -72,8 +72,8 @@ impl BuiltIn for Pool {
         &self.outputs
     }
 
-    fn is_short(&self, inputs: &[Option<Value>]) -> bool {
-        let bytes: usize = inputs.iter().flatten().map(Value::bytes).sum();
+    fn is_short(&self, inputs: &[Option<TensorRows>]) -> bool {
+        let bytes: usize = inputs.iter().flatten().map(TensorRows::bytes).sum();
         bytes.saturating_add(rows_of(inputs).saturating_mul(ROW_BYTES)) <= SHORT_BYTES
     }
 
@@ -81,15 +81,15 @@ impl BuiltIn for Pool {
         &all.texts
     }
 
-    fn built_bytes(&self, inputs: &[Option<Value>]) -> usize {
+    fn built_bytes(&self, inputs: &[Option<TensorRows>]) -> usize {
         let rows = rows_of(inputs);
         let size = self.options.datatype.size_bytes().unwrap_or(1);
         let as_fp32 = |bytes: usize| (bytes / size).saturating_mul(size_of::<f32>());
         let width = |tensor: &InputTensor| tensor.shape.last().map_or(0, |&width| width.max(0) as usize);
         let (longest, widest) = match inputs.first().and_then(Option::as_ref) {
             None => (0, 0),
-            Some(Value::Joint(states)) => (states.data.len() / rows.max(1), width(states)),
-            Some(Value::Rows(states)) => {
+            Some(TensorRows::Joint(states)) => (states.data.len() / rows.max(1), width(states)),
+            Some(TensorRows::Rows(states)) => {
                 let states = || states.iter().flatten();
                 let longest = states().map(|states| states.data.len()).max();
                 (longest.unwrap_or(0), states().map(width).max().unwrap_or(0))
@@ -101,14 +101,14 @@ impl BuiltIn for Pool {
         as_fp32(longest).saturating_add(outputs).saturating_add(vector.saturating_mul(2))
     }
 
-    fn check(&self, given: &[Option<Value>], dims: &[&[i64]], rows: usize) -> Result<(), BuiltInFault> {
+    fn check(&self, given: &[Option<TensorRows>], dims: &[&[i64]], rows: usize) -> Result<(), BuiltInFault> {
         let width = dims[0].last().and_then(|&width| usize::try_from(width).ok());
         let (Some(width), Some(wanted)) = (width, &given[1]) else { return Ok(()) };
         let wanted = wanted.by_row(DataType::Int32, rows).map_err(|fault| BuiltInFault::Invalid(fault.to_string()))?;
         wanted.iter().flatten().try_for_each(|wanted| dimensions(wanted, width).map(|_| ()))
     }
 
-    fn begin(self: Arc<Self>, inputs: Vec<Option<Value>>, rows: usize) -> Result<Box<dyn StepWork>, BuiltInFault> {
+    fn begin(self: Arc<Self>, inputs: Vec<Option<TensorRows>>, rows: usize) -> Result<Box<dyn StepWork>, BuiltInFault> {
         let given = InputRows::new(&inputs, &self.inputs, rows)?;
         Ok(Box::new(Pooled { options: self.options, given, vectors: Vec::with_capacity(rows) }))
     }
@@ -124,7 +124,7 @@ fn dimensions(wanted: &InputTensor, width: usize) -> Result<usize, BuiltInFault>
 
 /// The work of a request.
 struct Pooled {
-    options: PoolOptions,
+    options: PoolingOptions,
     given: InputRows,
     vectors: Vec<Option<InputTensor>>,
 }
@@ -135,7 +135,7 @@ impl StepWork for Pooled {
     }
 
     fn run(&mut self, row: usize, _stop: &Stop) -> Result<(), BuiltInFault> {
-        let (given, PoolOptions { pooling, datatype, normalize: normalizes }) = (&self.given, self.options);
+        let (given, PoolingOptions { pooling, datatype, normalize: normalizes }) = (&self.given, self.options);
         let Some(states) = given.get(0, row) else {
             self.vectors.push(None);
             return Ok(());
@@ -152,7 +152,7 @@ impl StepWork for Pooled {
         Ok(())
     }
 
-    fn outputs(&mut self) -> Vec<Value> {
-        vec![Value::Rows(std::mem::take(&mut self.vectors))]
+    fn outputs(&mut self) -> Vec<TensorRows> {
+        vec![TensorRows::Rows(std::mem::take(&mut self.vectors))]
     }
 }

@@ -3,7 +3,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use half::{bf16, f16};
 use paternoster_model::{DataType, Dims, InputTensor};
-use paternoster_pipeline::Value;
+use paternoster_pipeline::TensorRows;
 
 /// Returns the elements of a tensor of floats; none of a tensor of other elements.
 pub fn floats(data: &[u8], datatype: DataType) -> Vec<f32> {
@@ -62,10 +62,10 @@ pub(crate) fn row_of_floats(values: &[f32]) -> InputTensor {
 }
 
 /// Returns the number of rows of inputs.
-pub(crate) fn rows_of(inputs: &[Option<Value>]) -> usize {
-    let of_value = |value: &Value| match value {
-        Value::Joint(tensor) => tensor.shape.first().map_or(0, |&rows| rows.max(0) as usize),
-        Value::Rows(rows) => rows.len(),
+pub(crate) fn rows_of(inputs: &[Option<TensorRows>]) -> usize {
+    let of_value = |value: &TensorRows| match value {
+        TensorRows::Joint(tensor) => tensor.shape.first().map_or(0, |&rows| rows.max(0) as usize),
+        TensorRows::Rows(rows) => rows.len(),
     };
     inputs.iter().flatten().map(of_value).min().unwrap_or(0)
 }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use paternoster_model::{DataType, Dims, InputTensor};
-use paternoster_pipeline::{BuiltIn, Stop, Value, run_here};
+use paternoster_pipeline::{BuiltIn, Stop, TensorRows, run_here};
 use paternoster_text::{
-    Pool, PoolOptions, Pooling, TextTokenizer, Tokenize, TokenizeOptions, TokenizerFault, TokenizerOptions, Truncate,
+    Pooling, PoolingOptions, PoolingStep, TextTokenizer, Tokenize, TokenizeOptions, TokenizerFault, TokenizerOptions,
+    Truncate,
 };
 use rand::{RngExt, SeedableRng, seq::IndexedRandom};
 use rand_chacha::ChaCha8Rng;
@@ -15,19 +16,19 @@ use serde_json::{Value as Json, json};
 /// What a step may take beside what it says: the library's regular expressions keep a little on each thread.
 const SLACK: u64 = 1 << 20;
 
-fn strings(texts: &[String]) -> Option<Value> {
+fn strings(texts: &[String]) -> Option<TensorRows> {
     let data = texts.iter().map(|text| [&(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat());
     let data = Bytes::from(data.collect::<Vec<_>>().concat());
-    Some(Value::Joint(InputTensor { shape: Dims::from_slice(&[texts.len() as i64, 1]), data }))
+    Some(TensorRows::Joint(InputTensor { shape: Dims::from_slice(&[texts.len() as i64, 1]), data }))
 }
 
-fn floats(shape: &[i64], bytes: usize) -> Value {
+fn floats(shape: &[i64], bytes: usize) -> TensorRows {
     let elements = shape.iter().product::<i64>() as usize;
-    Value::Joint(InputTensor { shape: Dims::from_slice(shape), data: Bytes::from(vec![0; elements * bytes]) })
+    TensorRows::Joint(InputTensor { shape: Dims::from_slice(shape), data: Bytes::from(vec![0; elements * bytes]) })
 }
 
 /// Runs a step; returns what it said, what it took, and whether it had an answer.
-fn measure(what: &str, step: Arc<dyn BuiltIn>, inputs: Vec<Option<Value>>, rows: usize) -> (u64, u64, bool) {
+fn measure(what: &str, step: Arc<dyn BuiltIn>, inputs: Vec<Option<TensorRows>>, rows: usize) -> (u64, u64, bool) {
     let said = step.built_bytes(&inputs) as u64;
     let mut answer = None;
     let taken = allocation_counter::measure(|| answer = Some(run_here(step, inputs.clone(), rows, &Stop::never())));
@@ -245,7 +246,7 @@ fn pooling_takes_no_more_than_was_said() {
             (Pooling::Max, &[40_000, 2, 2]),
             (Pooling::Cls, &[32, 512, 384]),
         ] {
-            let step = Arc::new(Pool::new(PoolOptions { pooling, normalize: true, datatype }));
+            let step = Arc::new(PoolingStep::new(PoolingOptions { pooling, normalize: true, datatype }));
             let inputs = vec![Some(floats(shape, size)), None, None];
             let (said, taken, _) = measure(&format!("{pooling:?} of {shape:?}"), step, inputs, shape[0] as usize);
             assert!(said <= 4 * taken, "{pooling:?} of {shape:?} takes {taken} bytes, and said {said}");

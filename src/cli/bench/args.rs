@@ -10,7 +10,7 @@ use paternoster_bench::{
     local::{Variant, VariantError},
     sweep,
 };
-use paternoster_lab::workload::{Arrivals, Lengths};
+use paternoster_lab::workload::{Arrivals, LengthDistribution};
 use paternoster_model::Dims;
 use paternoster_profile::{Store, default_directory};
 
@@ -229,7 +229,7 @@ impl BenchArgs {
 
     pub(super) fn sizes(&self) -> Option<Sizes> {
         let named = self.workload.as_deref().and_then(Sizes::named);
-        named.or_else(|| self.length.map(Lengths::Fixed).map(Sizes::Lengths))
+        named.or_else(|| self.length.map(LengthDistribution::Fixed).map(Sizes::Lengths))
     }
 
     pub(super) fn points(&self, traced: bool) -> Points {

@@ -9,10 +9,10 @@ use std::{io, sync::Arc, time::Duration};
 pub use args::BenchArgs;
 use paternoster_bench::{
     Meter, Remote, RemoteError, Sizes, Target,
-    answers::{Unanswered, Work},
+    answers::{CheckedRequests, Unanswered},
     compare::{self, Outcome, Pace, Points, Subject},
-    load::{Load, Timing},
-    local::{Loaded, Local, LocalError, Variant, VariantError},
+    load::{LoadPattern, Timing},
+    local::{LoadedVariant, Local, LocalError, Variant, VariantError},
     samples::{Recipe, SampleError},
     sweep,
 };
@@ -20,7 +20,7 @@ use paternoster_engine::{Engines, onnxruntime::Runtime};
 use paternoster_executor::{CardsOptions, PoolOptions};
 use paternoster_lab::{
     report::plot::PlotError,
-    workload::{Arrivals, Lengths, Trace, TraceError},
+    workload::{Arrivals, LengthDistribution, Trace, TraceError},
 };
 use paternoster_observe::machine;
 use progress::Progress;
@@ -244,12 +244,12 @@ impl<'a> Bench<'a> {
     }
 
     /// Returns the model that gives the expected answers and whose peak is measured, unless it is the first policy.
-    async fn reference(&self) -> Result<Option<Loaded>, BenchError> {
+    async fn reference(&self) -> Result<Option<LoadedVariant>, BenchError> {
         let Some(local) = self.local.as_ref().filter(|_| self.args.sweep_window) else { return Ok(None) };
         Ok(Some(local.load(Some(&Variant::parse("window")?)).await?))
     }
 
-    async fn work(&self, target: &Target) -> Result<Arc<Work>, BenchError> {
+    async fn work(&self, target: &Target) -> Result<Arc<CheckedRequests>, BenchError> {
         if self.args.sequence_interval_ms.is_some() && !target.ports().sequences {
             return Err(BenchError::NoSequences { model: self.args.model.clone() });
         }
@@ -265,10 +265,10 @@ impl<'a> Bench<'a> {
         let count = of_trace.unwrap_or(self.args.samples as usize);
         let length = if target.ports().sequences { self.args.sequence_length as usize } else { 1 };
         let samples = recipe.samples(target.ports(), count.next_multiple_of(length))?;
-        Ok(Arc::new(Work::prepare(target, samples, length, self.args.tolerance).await?))
+        Ok(Arc::new(CheckedRequests::prepare(target, samples, length, self.args.tolerance).await?))
     }
 
-    async fn peak(&self, target: &Target, work: &Arc<Work>) -> Result<f64, BenchError> {
+    async fn peak(&self, target: &Target, work: &Arc<CheckedRequests>) -> Result<f64, BenchError> {
         let (fewest, most) = PEAK_IN_FLIGHT;
         // Two batches for each of two lanes, so that a full one is always waiting.
         let in_flight = target.ports().max_rows.saturating_mul(4).clamp(fewest, most);
@@ -293,7 +293,7 @@ impl<'a> Bench<'a> {
 
     /// Starts to follow the machine's speed, with measurements half as long as a round, since they alternate with
     /// rounds.
-    async fn pace(&self, target: Target, work: &Arc<Work>) -> Pace {
+    async fn pace(&self, target: Target, work: &Arc<CheckedRequests>) -> Pace {
         let timing = self.args.timing(false);
         let measured = timing.measured.map(|measured| measured / 2);
         Pace::start(target, Arc::clone(work), Timing { measured, keeps_each: false, ..timing }).await
@@ -302,9 +302,9 @@ impl<'a> Bench<'a> {
     /// Measures all policies at one load, the best window first.
     async fn at(
         &self,
-        load: impl AsyncFnMut() -> Load,
+        load: impl AsyncFnMut() -> LoadPattern,
         best: Option<&Variant>,
-        work: &Arc<Work>,
+        work: &Arc<CheckedRequests>,
         timing: Timing,
         done: impl FnMut(),
     ) -> Result<Vec<Outcome>, BenchError> {
@@ -326,7 +326,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Describes what was measured.
-    fn setting(&self, target: &Target, work: &Work, timing: Timing) -> String {
+    fn setting(&self, target: &Target, work: &CheckedRequests, timing: Timing) -> String {
         let args = self.args;
         let place = if args.urls.is_empty() {
             format!("in process, {} lanes", args.device.cpu_lanes)
@@ -336,7 +336,7 @@ impl<'a> Bench<'a> {
         let workload = args.workload.as_deref().unwrap_or_default();
         let sizes = match (&self.traced, &self.sizes) {
             (Some(_), _) => "lengths and arrivals of the trace".to_owned(),
-            (None, Some(Sizes::Lengths(Lengths::Fixed(length)))) => format!("length {length}"),
+            (None, Some(Sizes::Lengths(LengthDistribution::Fixed(length)))) => format!("length {length}"),
             (None, Some(Sizes::Lengths(_))) => format!("lengths {workload}"),
             (None, Some(Sizes::Trees(_))) => format!("trees '{workload}'"),
             (None, None) => "one shape".to_owned(),

@@ -6,8 +6,8 @@ use std::{
 };
 
 use paternoster_bench::{
-    compare::{Outcome, Point, Ratio},
-    load::Figures,
+    compare::{LoadPoint, Outcome, Ratio},
+    load::LoadFigures,
 };
 use paternoster_lab::report::{
     self,
@@ -20,10 +20,10 @@ use crate::cli::table::{Table, terminal_width};
 const NS_PER_MS: f64 = 1e6;
 const NS_PER_US: f64 = 1e3;
 /// A figure of a run.
-type Figure = fn(&Figures) -> f64;
+type Figure = fn(&LoadFigures) -> f64;
 
 /// The figures that are compared with the first policy.
-const RATIOS: [(&str, Figure); 3] = [("mean ×", mean_ms), ("p99 ×", p99_ms), ("requests/s ×", Figures::throughput)];
+const RATIOS: [(&str, Figure); 3] = [("mean ×", mean_ms), ("p99 ×", p99_ms), ("requests/s ×", LoadFigures::throughput)];
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
 
 /// All figures of a run.
@@ -39,14 +39,14 @@ pub(super) struct Results {
     pub objective_ms: Option<f64>,
     /// Why the energy of cards was not measured; `None` if it was, or if no card was used.
     pub energy_not_measured: Option<String>,
-    pub points: Vec<(Point, Vec<Outcome>)>,
+    pub points: Vec<(LoadPoint, Vec<Outcome>)>,
 }
 
 impl Results {
     /// Returns the numbers of wrong answers and failed requests, and the first of them; `None` if there were none.
     pub(super) fn faults(&self) -> Option<(u64, u64, String)> {
         let outcomes = self.points.iter().flat_map(|(_, outcomes)| outcomes);
-        let total = outcomes.fold(Figures::default(), |mut total, outcome| {
+        let total = outcomes.fold(LoadFigures::default(), |mut total, outcome| {
             total.merge(&outcome.total());
             total
         });
@@ -106,7 +106,7 @@ impl Results {
         table
     }
 
-    fn goodput(&self, figures: &Figures) -> Option<f64> {
+    fn goodput(&self, figures: &LoadFigures) -> Option<f64> {
         self.objective_ms.map(|ms| figures.goodput((ms * NS_PER_MS) as u64))
     }
 
@@ -128,7 +128,7 @@ impl Results {
                     "to_the_first": {
                         "mean": ratio(mean_ms),
                         "p99": ratio(p99_ms),
-                        "requests_per_s": ratio(Figures::throughput),
+                        "requests_per_s": ratio(LoadFigures::throughput),
                     },
                 })
             });
@@ -145,7 +145,7 @@ impl Results {
         })
     }
 
-    fn figures_json(&self, figures: &Figures) -> Value {
+    fn figures_json(&self, figures: &LoadFigures) -> Value {
         let mut object = json!({
             "requests": figures.latencies.count(),
             "requests_per_s": figures.throughput(),
@@ -208,7 +208,7 @@ impl Results {
         report::write_csv(path, &["load", "policy", "round", "sent_s", "latency_us"], rows)
     }
 
-    fn csv_row(&self, point: &Point, policy: &str, round: usize, figures: &Figures) -> Vec<String> {
+    fn csv_row(&self, point: &LoadPoint, policy: &str, round: usize, figures: &LoadFigures) -> Vec<String> {
         let quantiles = QUANTILES.map(|(_, quantile)| digits(quantile_ms(figures, quantile)));
         let head = [
             point.name.clone(),
@@ -263,15 +263,15 @@ impl Results {
     }
 }
 
-fn mean_ms(figures: &Figures) -> f64 {
+fn mean_ms(figures: &LoadFigures) -> f64 {
     figures.latencies.mean_ns() / NS_PER_MS
 }
 
-fn quantile_ms(figures: &Figures, quantile: f64) -> f64 {
+fn quantile_ms(figures: &LoadFigures, quantile: f64) -> f64 {
     figures.latencies.quantile_ns(quantile) as f64 / NS_PER_MS
 }
 
-fn p99_ms(figures: &Figures) -> f64 {
+fn p99_ms(figures: &LoadFigures) -> f64 {
     quantile_ms(figures, 0.99)
 }
 
@@ -293,7 +293,7 @@ fn words(Ratio { median, least, greatest }: Ratio) -> String {
 
 #[cfg(test)]
 mod tests {
-    use paternoster_bench::load::Load;
+    use paternoster_bench::load::LoadPattern;
     use paternoster_lab::workload::Arrivals;
 
     use super::*;
@@ -301,7 +301,7 @@ mod tests {
     fn outcome(name: &str, latencies_ms: &[u64], wrong: u64) -> Outcome {
         let rounds = latencies_ms.iter().map(|ms| {
             let first_fault = (wrong > 0).then(|| "wrong answer: y differs".to_owned());
-            let mut figures = Figures { seconds: 0.5, wrong, first_fault, ..Figures::default() };
+            let mut figures = LoadFigures { seconds: 0.5, wrong, first_fault, ..LoadFigures::default() };
             figures.latencies.record(ms * 1_000_000);
             figures
         });
@@ -309,7 +309,7 @@ mod tests {
     }
 
     fn results(outcomes: Vec<Outcome>, objective_ms: Option<f64>) -> Results {
-        let load = Load::Open(Arrivals::Poisson { rate: 2.0 });
+        let load = LoadPattern::Open(Arrivals::Poisson { rate: 2.0 });
         Results {
             machine: "2 cores".to_owned(),
             setting: "model 'm'".to_owned(),
@@ -317,7 +317,7 @@ mod tests {
             peak: Some(4.0),
             objective_ms,
             energy_not_measured: None,
-            points: vec![(Point { name: "0.5 of peak".to_owned(), at: 0.5, load }, outcomes)],
+            points: vec![(LoadPoint { name: "0.5 of peak".to_owned(), at: 0.5, load }, outcomes)],
         }
     }
 

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use paternoster_onnx::{
     Port, SealedModel, decoder,
     recurrent::{Opened, open},
-    segments::{NotOpened, Segment, SegmentKind, SegmentSource, SegmentTensor},
+    segments::{NotOpened, OpenedSegment, SegmentKind, SegmentSource, SegmentTensor},
 };
 
 use crate::cli::table::Table;
@@ -44,7 +44,7 @@ pub(super) fn print(model: &SealedModel, out: &mut dyn Write, width: Option<usiz
     Ok(true)
 }
 
-fn table(segments: &[Segment], out: &mut dyn Write, width: Option<usize>) -> io::Result<()> {
+fn table(segments: &[OpenedSegment], out: &mut dyn Write, width: Option<usize>) -> io::Result<()> {
     let columns = ["Segment", "Runs", "What it is for", "Reads", "States", "Gives"];
     let mut table = Table::new(&columns).with_text(&columns);
     for segment in segments {
@@ -53,7 +53,7 @@ fn table(segments: &[Segment], out: &mut dyn Write, width: Option<usize>) -> io:
     writeln!(out, "{}", table.within(width))
 }
 
-fn row(segment: &Segment, all: &[Segment]) -> [String; 6] {
+fn row(segment: &OpenedSegment, all: &[OpenedSegment]) -> [String; 6] {
     let runs = match segment.kind {
         SegmentKind::Stage => "once, on whole tensors",
         SegmentKind::Chain { reverse: false } => "over the steps",
@@ -102,7 +102,7 @@ fn row(segment: &Segment, all: &[Segment]) -> [String; 6] {
     ]
 }
 
-fn read(tensor: &SegmentTensor, all: &[Segment]) -> String {
+fn read(tensor: &SegmentTensor, all: &[OpenedSegment]) -> String {
     match tensor {
         SegmentTensor::Input(name) => name.clone(),
         SegmentTensor::Emitted { segment, name } => format!("{}.{name}", all[*segment].name),

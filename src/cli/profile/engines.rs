@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use paternoster_profile::{EngineTable, EngineTimes, Size};
+use paternoster_profile::{EngineTable, EngineTimes, MeasuredSize};
 use paternoster_repository::{LoadRequest, PoolLoader};
 
 use super::{super::table::Table, ProfileArgs, ProfileError, Progress};
@@ -37,11 +37,11 @@ pub(super) fn run(
 ///
 /// # Errors
 /// Fails if the text is not such a size.
-pub(super) fn size(text: &str) -> Result<Size, String> {
+pub(super) fn size(text: &str) -> Result<MeasuredSize, String> {
     let (rows, length) = text.split_once('x').unwrap_or((text, "0"));
     let number = |text: &str| text.trim().parse::<u32>().ok();
     match (number(rows).filter(|rows| *rows > 0), number(length)) {
-        (Some(rows), Some(length)) => Ok(Size { rows, length }),
+        (Some(rows), Some(length)) => Ok(MeasuredSize { rows, length }),
         _ => Err("expected rows, or rows and a length, as in 8 or 8x55".to_owned()),
     }
 }
@@ -138,8 +138,8 @@ mod tests {
 
     #[test]
     fn sizes_are_rows_and_may_have_a_length() {
-        assert_eq!(size("8"), Ok(Size { rows: 8, length: 0 }));
-        assert_eq!(size("8x55"), Ok(Size { rows: 8, length: 55 }));
+        assert_eq!(size("8"), Ok(MeasuredSize { rows: 8, length: 0 }));
+        assert_eq!(size("8x55"), Ok(MeasuredSize { rows: 8, length: 55 }));
         for wrong in ["", "0", "x5", "8x", "8x5x5", "-1"] {
             assert!(size(wrong).is_err(), "{wrong}");
         }

@@ -15,7 +15,7 @@ use paternoster_engine::{Engines, onnxruntime::Runtime};
 use paternoster_executor::Pool;
 use paternoster_model::{ModelSpec, TensorSpec};
 use paternoster_profile::{
-    CellTable, Choice, CutTable, Findings, Halt, Key, Point, Profile, Size, Store, StoreError, choose,
+    CellTable, Choice, CutTable, Findings, Halt, Key, LatencyPoint, MeasuredSize, Profile, Store, StoreError, choose,
     default_directory,
 };
 use paternoster_repository::{LoadRequest, OPEN_LENGTH, PoolLoader, Trials, joining_pays, read_model};
@@ -68,7 +68,7 @@ pub struct ProfileArgs {
     /// defaults to powers of two up to 64
     #[arg(long, value_name = "ROWS[xLENGTH],…", value_delimiter = ',', requires = "engines")]
     #[arg(value_parser = engines::size)]
-    pub sizes: Vec<Size>,
+    pub sizes: Vec<MeasuredSize>,
     /// Print everything as JSON
     #[arg(long)]
     pub json: bool,
@@ -301,7 +301,7 @@ fn title(cut: &CutTable) -> String {
 }
 
 /// Returns a table of times. `named` is what lengths are.
-fn latencies(named: &str, stages: &[Vec<Point>], lengths: &[u32]) -> Table {
+fn latencies(named: &str, stages: &[Vec<LatencyPoint>], lengths: &[u32]) -> Table {
     let mut table = Table::new(&["Stage", named, "Rows", "Median µs", "p99 µs", "µs a row", "Runs"]).with_keys(3);
     for (stage, points) in stages.iter().enumerate() {
         for &length in lengths {

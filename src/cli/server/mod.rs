@@ -62,7 +62,7 @@ pub(super) enum StartError {
     #[error("{0}")]
     Limits(String),
     #[error("gRPC: {0}")]
-    Grpc(#[from] grpc::StartError),
+    Grpc(#[from] grpc::ListenError),
     #[error("HTTP: {0}")]
     Http(HttpStartError),
     #[error("metrics: {0}")]

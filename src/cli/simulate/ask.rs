@@ -5,10 +5,10 @@ use std::path::Path;
 use paternoster_batching::LaneKnobs;
 use paternoster_lab::{
     simulate::{
-        CellGraph, DeviceTable, Figures, Load, ModelTable, Recorded, RecordedError, RecordedTask, Replay,
-        RequestInputs, Served, Setup, run,
+        CellGraph, DeviceTable, ModelTable, Recorded, RecordedError, RecordedTask, Replay, RequestInputs, Served,
+        Setup, SimulatedFigures, SimulatedLoad, run,
     },
-    workload::{Arrivals, Lengths, Trace, Trees},
+    workload::{Arrivals, LengthDistribution, Trace, Trees},
 };
 use paternoster_observe::timeline::{Picture, RanTask};
 
@@ -181,14 +181,14 @@ impl<'a> Ask<'a> {
     }
 
     /// Returns the load at a mean rate; `None` keeps the arrivals' own rate.
-    pub(super) fn load(&self, rate: Option<f64>) -> Load {
+    pub(super) fn load(&self, rate: Option<f64>) -> SimulatedLoad {
         let arrivals = rate.map_or_else(|| self.arrivals.clone(), |rate| self.arrivals.scaled(rate));
         self.loaded(arrivals)
     }
 
-    fn loaded(&self, arrivals: Arrivals) -> Load {
+    fn loaded(&self, arrivals: Arrivals) -> SimulatedLoad {
         let models = self.models.iter().map(|model| (model.share, model.inputs.clone())).collect();
-        Load { arrivals, models, traced: self.traced.clone(), backlog: self.args.backlog }
+        SimulatedLoad { arrivals, models, traced: self.traced.clone(), backlog: self.args.backlog }
     }
 
     /// Returns the policy with which the peak is measured.
@@ -199,9 +199,9 @@ impl<'a> Ask<'a> {
     /// Returns the requests per second that these devices complete while requests are always waiting.
     pub(super) fn peak(&self, setup: &Setup) -> f64 {
         let waiting = self.requests.min(SATURATING);
-        let load = Load { backlog: waiting, ..self.loaded(Arrivals::At(Vec::new())) };
+        let load = SimulatedLoad { backlog: waiting, ..self.loaded(Arrivals::At(Vec::new())) };
         let unlimited = Setup { warm_up: 0, replay: None, ..setup.clone() };
-        let figures: Figures = run(&unlimited, self.args.seed, load.requests(self.args.seed, waiting));
+        let figures: SimulatedFigures = run(&unlimited, self.args.seed, load.requests(self.args.seed, waiting));
         figures.throughput(&figures.all())
     }
 }
@@ -256,8 +256,8 @@ fn request_inputs(model: &ModelTable, workload: &str) -> Result<RequestInputs, S
             .map(RequestInputs::Tree)
             .ok_or_else(|| SimulateError::unknown("workload", workload, &Trees::NAMES));
     }
-    let lengths = Lengths::named(workload);
-    let lengths = lengths.ok_or_else(|| SimulateError::unknown("workload", workload, &Lengths::NAMES))?;
+    let lengths = LengthDistribution::named(workload);
+    let lengths = lengths.ok_or_else(|| SimulateError::unknown("workload", workload, &LengthDistribution::NAMES))?;
     let is_translated = model.cells.as_ref().is_some_and(CellGraph::decodes);
     Ok(if is_translated { RequestInputs::Translated(lengths) } else { RequestInputs::OfLength(lengths) })
 }

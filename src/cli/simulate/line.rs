@@ -1,6 +1,6 @@
 //! One line of a comparison.
 
-use paternoster_lab::simulate::Figures;
+use paternoster_lab::simulate::SimulatedFigures;
 
 /// One policy under one load, as tables, JSON, CSV and plots show it.
 #[derive(Debug)]
@@ -11,5 +11,5 @@ pub(super) struct Line {
     pub(super) part: Option<f64>,
     /// Mean requests per second; `None` if the arrivals have their own rates.
     pub(super) rate: Option<f64>,
-    pub(super) figures: Figures,
+    pub(super) figures: SimulatedFigures,
 }

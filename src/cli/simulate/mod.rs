@@ -16,7 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use paternoster_batching::knob::DAY_MS;
 use paternoster_lab::{
     report::plot::PlotError,
-    simulate::{Figures, Load, Setup, TableError, cores, fewest_devices, on_all_cores, run as play},
+    simulate::{Setup, SimulatedFigures, SimulatedLoad, TableError, cores, fewest_devices, on_all_cores, run as play},
     workload::TraceError,
 };
 
@@ -206,7 +206,7 @@ pub fn run(args: &SimulateArgs) -> Result<(), SimulateError> {
 /// Runs every policy for every objective under every load. Also finds the peak if loads are shares of it.
 fn compare(args: &SimulateArgs, ask: &Ask<'_>) -> Result<(Option<f64>, Vec<Line>), SimulateError> {
     let (peak, offers) = offers(args, ask)?;
-    let loads: Vec<Load> = offers.iter().map(|offer| ask.load(offer.rate)).collect();
+    let loads: Vec<SimulatedLoad> = offers.iter().map(|offer| ask.load(offer.rate)).collect();
     let mut lines = Vec::new();
     let mut setups = Vec::new();
     for policy in asked(args)? {
@@ -217,20 +217,21 @@ fn compare(args: &SimulateArgs, ask: &Ask<'_>) -> Result<(Option<f64>, Vec<Line>
                 objective_ms,
                 part: offer.part,
                 rate: offer.rate,
-                figures: Figures::default(),
+                figures: SimulatedFigures::default(),
             };
             lines.extend(offers.iter().map(line));
         }
     }
     let seeds = args.seed..args.seed.saturating_add(args.seeds);
-    let mut jobs: Vec<(&Setup, &Load, u64)> = Vec::new();
+    let mut jobs: Vec<(&Setup, &SimulatedLoad, u64)> = Vec::new();
     for setup in &setups {
         for load in &loads {
             jobs.extend(seeds.clone().map(|seed| (setup, load, seed)));
         }
     }
     let bar = progress(jobs.len() as u64);
-    let one = |&(setup, load, seed): &(&Setup, &Load, u64)| play(setup, seed, load.requests(seed, ask.requests));
+    let one =
+        |&(setup, load, seed): &(&Setup, &SimulatedLoad, u64)| play(setup, seed, load.requests(seed, ask.requests));
     let runs = on_all_cores(args.threads.unwrap_or_else(cores), &jobs, one, || bar.inc(1));
     bar.finish_and_clear();
     let of_a_line = runs.chunks(usize::try_from(args.seeds).unwrap_or(1));
@@ -287,7 +288,7 @@ fn size(args: &SimulateArgs, ask: &Ask<'_>, rate: f64, p99_ms: f64) -> Result<Ve
     let threads = args.threads.unwrap_or_else(cores);
     let allowed_ns = (p99_ms * NS_PER_MS) as u64;
     let answers = policies.iter().zip(&setups).map(|(policy, setup)| {
-        let mut figures = Figures::default();
+        let mut figures = SimulatedFigures::default();
         let devices = fewest_devices(args.max_devices, |devices| {
             let setup = Setup { devices, ..setup.clone() };
             let runs =
@@ -309,8 +310,8 @@ fn size(args: &SimulateArgs, ask: &Ask<'_>, rate: f64, p99_ms: f64) -> Result<Ve
     Ok(answers)
 }
 
-fn sum(runs: &[Figures]) -> Figures {
-    let mut sum = Figures::default();
+fn sum(runs: &[SimulatedFigures]) -> SimulatedFigures {
+    let mut sum = SimulatedFigures::default();
     runs.iter().for_each(|run| sum.add(run));
     sum
 }

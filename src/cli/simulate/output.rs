@@ -4,7 +4,7 @@ use std::{io::stdout, path::Path};
 
 use paternoster_lab::{
     report::write_csv,
-    simulate::{Figures, ModelFigures},
+    simulate::{ModelFigures, SimulatedFigures},
 };
 use serde_json::{Map, Value, json};
 
@@ -21,7 +21,7 @@ pub(super) struct Sizing {
     /// The smallest number that is enough; `None` if the largest one tried is not.
     pub(super) devices: Option<u16>,
     /// Figures with these devices, or with the largest number tried.
-    pub(super) figures: Figures,
+    pub(super) figures: SimulatedFigures,
 }
 
 /// The figures of one model, or of all, in the order of [`COLUMNS`].
@@ -179,7 +179,7 @@ pub(super) fn sizings(
     Ok(())
 }
 
-fn row(figures: &Figures, model: &ModelFigures) -> Row {
+fn row(figures: &SimulatedFigures, model: &ModelFigures) -> Row {
     let some = |count: u64| Some(count as f64);
     let latency = |ns: f64| (model.completed > 0).then_some(ns / NS_PER_MS);
     let quantile = |quantile| latency(model.latencies.quantile_ns(quantile) as f64);
@@ -215,7 +215,7 @@ fn parts(model: &ModelFigures) -> Map<String, Value> {
 
 /// Returns figures that show that no request is lost: `requests` is the sum of completed and refused ones, and
 /// `throughput` times `span_s` is the number completed. `tasks` and `rows` cover the whole run, including the warm-up.
-fn counts(figures: &Figures, model: &ModelFigures) -> Map<String, Value> {
+fn counts(figures: &SimulatedFigures, model: &ModelFigures) -> Map<String, Value> {
     let counts = [
         ("completed", json!(model.completed)),
         ("refused", json!(model.refused)),

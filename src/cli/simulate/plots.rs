@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use paternoster_lab::{
     report::{Latencies, plot::Lines},
-    simulate::{Figures, ModelFigures, Period},
+    simulate::{ModelFigures, Period, SimulatedFigures},
 };
 
 use super::{SimulateError, ask::Ask, line::Line};
@@ -18,7 +18,7 @@ const EVERY: u32 = 50;
 const TAIL: [f64; 4] = [0.99, 0.995, 0.998, 0.999];
 
 /// A plot over the load: suffix of the file's name, axis, whether it is logarithmic, and the value.
-type OverLoad = (&'static str, &'static str, bool, fn(&Figures, &ModelFigures) -> Option<f64>);
+type OverLoad = (&'static str, &'static str, bool, fn(&SimulatedFigures, &ModelFigures) -> Option<f64>);
 
 const OVER_LOAD: [OverLoad; 5] = [
     ("mean", "mean latency in ms", true, |_, all| latency_ms(all, all.latencies.mean_ns())),
@@ -118,7 +118,7 @@ fn over_time(title: &str, ask: &Ask<'_>, lines: &[&Line]) -> Lines {
     let (is_stepped, runs) = (ask.is_stepped(), ask.runs() as f64);
     let first: Vec<&Line> =
         lines.iter().copied().filter(|line| line.rate == lines.first().and_then(|line| line.rate)).collect();
-    let placed = |figures: &Figures, value: fn(&Period) -> Option<f64>| -> Vec<(f64, f64)> {
+    let placed = |figures: &SimulatedFigures, value: fn(&Period) -> Option<f64>| -> Vec<(f64, f64)> {
         let mut before = 0;
         let place = |period: &Period| {
             let middle = (before as f64 + period.offered as f64 / 2.0) / runs;

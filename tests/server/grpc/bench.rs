@@ -4,12 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use paternoster_bench::{
     Remote, RemoteError, Sizes, Target,
-    answers::Work,
+    answers::CheckedRequests,
     compare::{self, Subject},
-    load::{self, Load, Timing},
+    load::{self, LoadPattern, Timing},
     samples::Recipe,
 };
-use paternoster_lab::workload::{Arrivals, Lengths};
+use paternoster_lab::workload::{Arrivals, LengthDistribution};
 
 use crate::grpc::support::{Server, soon};
 
@@ -22,7 +22,7 @@ const TIMING: Timing = Timing {
 };
 
 fn recipe() -> Recipe {
-    let sizes = Some(Sizes::Lengths(Lengths::Recorded(vec![3, 1, 7])));
+    let sizes = Some(Sizes::Lengths(LengthDistribution::Recorded(vec![3, 1, 7])));
     Recipe { rows: 2, sizes, integers_below: 10, fills: [].into(), shapes: [].into(), seed: 1 }
 }
 
@@ -33,12 +33,12 @@ async fn a_server_is_measured_over_its_own_protocol() {
     let target = Target::Remote(Arc::new(remote));
     assert_eq!((target.ports().max_rows, target.ports().vary()), (8, true), "from metadata and configuration");
     let samples = recipe().samples(target.ports(), 12).expect("the recipe suits the model");
-    let work = Arc::new(Work::prepare(&target, samples, 1, None).await.expect("it answers"));
+    let work = Arc::new(CheckedRequests::prepare(&target, samples, 1, None).await.expect("it answers"));
 
-    let at_once = Load::Open(Arrivals::At(vec![0; 200]));
+    let at_once = LoadPattern::Open(Arrivals::At(vec![0; 200]));
     let open = load::run(&target, &work, &at_once, TIMING, 1).await;
     assert_eq!((open.latencies.count(), open.errors()), (200, 0), "{:?}", open.first_fault);
-    let closed = load::run(&target, &work, &Load::Closed { concurrency: 20 }, TIMING, 1).await;
+    let closed = load::run(&target, &work, &LoadPattern::Closed { concurrency: 20 }, TIMING, 1).await;
     assert!(closed.latencies.count() > 0 && closed.errors() == 0, "{:?}", closed.first_fault);
 }
 
@@ -48,9 +48,9 @@ async fn requests_that_a_server_fails_are_counted() {
     let remote = soon(Remote::connect(&server.address().to_string(), "identity")).await.expect("it serves the model");
     let target = Target::Remote(Arc::new(remote));
     let samples = recipe().samples(target.ports(), 3).expect("the recipe suits the model");
-    let work = Arc::new(Work::prepare(&target, samples, 1, None).await.expect("it answers"));
+    let work = Arc::new(CheckedRequests::prepare(&target, samples, 1, None).await.expect("it answers"));
     server.repository.shutdown();
-    let figures = load::run(&target, &work, &Load::Open(Arrivals::At(vec![0; 30])), TIMING, 1).await;
+    let figures = load::run(&target, &work, &LoadPattern::Open(Arrivals::At(vec![0; 30])), TIMING, 1).await;
     assert_eq!((figures.failed, figures.latencies.count()), (30, 0));
     let fault = figures.first_fault.expect("there was one");
     assert!(fault.starts_with("failed request: "), "{fault}");
@@ -80,8 +80,8 @@ async fn two_servers_are_sent_the_same_and_expected_to_answer_the_same() {
     let subjects: Vec<Subject> = subjects.collect();
     let target = &subjects[0].target;
     let samples = recipe().samples(target.ports(), 12).expect("the recipe suits the model");
-    let work = Arc::new(Work::prepare(target, samples, 1, None).await.expect("it answers"));
-    let load = async || Load::Open(Arrivals::At(vec![0; 20]));
+    let work = Arc::new(CheckedRequests::prepare(target, samples, 1, None).await.expect("it answers"));
+    let load = async || LoadPattern::Open(Arrivals::At(vec![0; 20]));
     let outcomes = compare::measure(&subjects, &work, load, TIMING, 2, 1, || {}).await;
     for (outcome, address) in outcomes.iter().zip(&addresses) {
         let total = outcome.total();

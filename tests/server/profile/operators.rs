@@ -11,7 +11,7 @@ use paternoster_onnx::{
     cut::legal_cuts,
     zoo::{self, Width},
 };
-use paternoster_profile::{CutTable, Point, Profile, Store, choose};
+use paternoster_profile::{CutTable, LatencyPoint, Profile, Store, choose};
 use paternoster_repository::{Trials, read_model};
 use paternoster_testing::runtime::runtime;
 
@@ -71,10 +71,10 @@ async fn a_network_is_cut_where_the_preferred_batches_of_its_ranges_change() {
     let points = |us_of: &dyn Fn(u32) -> u64| {
         [1, 2, 4].map(|rows| {
             let ns = 1000 * us_of(rows);
-            Point { rows, length: 0, median_ns: ns, p99_ns: ns, runs: 20 }
+            LatencyPoint { rows, length: 0, median_ns: ns, p99_ns: ns, runs: 20 }
         })
     };
-    let table = |at: &[String], stages: Vec<[Point; 3]>| {
+    let table = |at: &[String], stages: Vec<[LatencyPoint; 3]>| {
         let stages = stages.into_iter().map(Vec::from).collect();
         CutTable { at: at.to_vec(), stages, scatter: Vec::new() }
     };

@@ -5,7 +5,7 @@ use std::fs;
 use paternoster_bench::{Target, local::Local};
 use paternoster_executor::PoolOptions;
 use paternoster_onnx::zoo::{self, Width};
-use paternoster_profile::{CutTable, Point, Profile, Store, choose};
+use paternoster_profile::{CutTable, LatencyPoint, Profile, Store, choose};
 use paternoster_repository::read_model;
 use paternoster_testing::runtime::runtime;
 
@@ -13,7 +13,7 @@ use crate::profile::rig::Place;
 
 /// Returns the profile of a model whose batches of eight take twice as long as a row alone, in 1, 2, 4 and 8 stages.
 fn profile() -> Profile {
-    let point = |rows, us| Point { rows, length: 0, median_ns: us * 1000, p99_ns: us * 1000, runs: 20 };
+    let point = |rows, us| LatencyPoint { rows, length: 0, median_ns: us * 1000, p99_ns: us * 1000, runs: 20 };
     let stage = |count: u64| vec![point(1, 8000 / count), point(8, 16000 / count)];
     let cut = |count: u64| CutTable {
         at: Vec::new(),

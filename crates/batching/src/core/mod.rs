@@ -32,7 +32,7 @@ const CHECKED_LIVE: usize = 64;
 
 /// The load of one device, as the router reads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Load {
+pub struct DeviceLoad {
     /// Device time that the live requests are expected to need, in nanoseconds; estimated at arrival.
     pub expected_ns: Ns,
     /// Number of queued requests that may move to another device.
@@ -134,8 +134,8 @@ impl Core {
     }
 
     /// Returns the load of the device, for the router.
-    pub fn load(&self) -> Load {
-        Load {
+    pub fn load(&self) -> DeviceLoad {
+        DeviceLoad {
             expected_ns: self.ledger.expected_ns,
             may_leave: self.ledger.may_leave,
             lanes: self.arbiter.lanes().count(),

@@ -8,7 +8,7 @@ use std::sync::{
 use paternoster_model::unfold::Unfolded;
 
 use super::cellular::{chain, core, done, request};
-use crate::{Action, Actions, Arrival, Core, Event, LaneKnobs, SharedMemory, StateMemory};
+use crate::{Action, Actions, Arrival, Core, Event, LaneKnobs, SharedStateMemory, StateMemory};
 
 /// What a request needs of the bytes that are free.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ fn world(free: u64) -> (Core, Arc<AtomicU64>) {
 fn arrived(req: u64, steps: u32, free: &Arc<AtomicU64>, bytes: u64) -> Event<'static> {
     let memory = Counted { free: Arc::clone(free), bytes, is_taken: AtomicBool::new(false) };
     let arrival = request(req, vec![Unfolded::Steps(steps)]);
-    Event::Arrived(Arrival { memory: Some(SharedMemory(Arc::new(memory))), ..arrival })
+    Event::Arrived(Arrival { memory: Some(SharedStateMemory(Arc::new(memory))), ..arrival })
 }
 
 /// Returns the rows of launched tasks as `request.node`, and when the core wakes.

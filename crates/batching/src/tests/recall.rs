@@ -140,7 +140,7 @@ fn a_lost_device_fails_what_has_boarded_and_gives_up_what_waits() {
     let lost = core.step(20, Event::DeviceLost);
     assert_eq!(ends(&lost), [(0, End::Failed)]);
     assert_eq!(ids(&recalled(lost)), (1..=12).collect::<Vec<_>>());
-    assert_eq!(core.load(), Load::default(), "it has nothing, and nothing to do it on");
+    assert_eq!(core.load(), DeviceLoad::default(), "it has nothing, and nothing to do it on");
     assert!(core.step(30, Event::Completed { task: TaskId(0), rows: &[] }).is_empty(), "what comes late is dropped");
     let drained = core.step(40, Event::ModelDraining(ModelId(0)));
     assert_eq!(drained.to_vec(), [Action::Drained(ModelId(0))]);

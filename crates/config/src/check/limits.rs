@@ -4,7 +4,7 @@ use paternoster_batching::PolicyKind;
 
 use crate::{
     ConfigError, Origin,
-    model::{Latencies, PolicyName},
+    model::{LatencySettings, PolicyName},
     model_config,
     nearest::suggestion,
     pb::{self, model_config::SchedulingChoice, model_queue_policy::TimeoutAction, model_warmup::input::InputDataType},
@@ -52,7 +52,7 @@ fn own(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {
             return Err(origin.error(&format!("{key}.{name}"), format!("the model has no {what} '{name}'{hint}")));
         }
     }
-    if let Some(Latencies::File(name)) = &own.batching.latencies
+    if let Some(LatencySettings::File(name)) = &own.batching.latencies
         && !stays_inside(name)
     {
         let message = format!("expected a file in the model's directory, but found '{name}'");

@@ -8,7 +8,7 @@ use paternoster_model::ModelSpec;
 
 use super::{
     ConfigError, Origin, Settings, bounds, check, complete, convert, json, latencies,
-    model::Latencies,
+    model::LatencySettings,
     model_config, pbtxt,
     stages::StageRequest,
     unfold::{self, UnfoldRequest},
@@ -49,7 +49,7 @@ pub(super) fn read_json(bytes: &[u8]) -> bool {
 /// Processes a configuration as far as a loader does.
 fn check_config(mut settings: Settings, origin: &Origin) {
     check::hints(&settings.config);
-    if let Some(Latencies::Here(lines)) = &settings.own.batching.latencies {
+    if let Some(LatencySettings::Here(lines)) = &settings.own.batching.latencies {
         let stages = latencies::table(lines, 2).map(|table| table.stages.len());
         assert!(matches!(stages, Ok(2) | Err(_)), "one list for each stage");
     }
@@ -78,8 +78,8 @@ pub(super) fn load(settings: &mut Settings, origin: &Origin) -> Result<Loaded, S
     let (spec, knobs, stages) = converted.expect("what was checked converts");
     let unfold = unfold::read(settings, origin).map_err(text)?;
     let table = match &settings.own.batching.latencies {
-        Some(Latencies::Here(lines)) => Some(latencies::table(lines, stages.count())?),
-        Some(Latencies::File(_)) | None => None,
+        Some(LatencySettings::Here(lines)) => Some(latencies::table(lines, stages.count())?),
+        Some(LatencySettings::File(_)) | None => None,
     };
     Ok((spec, knobs, stages, unfold, table))
 }

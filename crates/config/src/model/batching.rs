@@ -37,7 +37,7 @@ macro_rules! batching {
             /// limit.
             pub task_time_limit_ms: Option<Within<0, DAY_MS>>,
             /// Measured times of stages or cells: the name of a file in the model's directory, or a list.
-            pub latencies: Option<Latencies>,
+            pub latencies: Option<LatencySettings>,
             /// The queue, for every policy.
             pub queueing: Option<QueueingSettings>,
             /// An empty mapping, because `serial` has no knobs.
@@ -113,7 +113,7 @@ pub struct CellularSettings {
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(try_from = "WrittenLatencies")]
 #[schemars(with = "WrittenLatencies", inline)]
-pub enum Latencies {
+pub enum LatencySettings {
     /// The name of a file in the model's directory.
     File(String),
     /// The times themselves.

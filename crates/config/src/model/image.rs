@@ -13,7 +13,7 @@ const MOST_EDGE: i128 = 16_384;
 /// A step that turns images in JPEG, PNG or WebP into the input of a model. Each row has one image.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ImageStep {
+pub struct ImageStepSettings {
     /// The size that images are resized to. Default: their own.
     pub resize: Option<ResizeTo>,
     /// How they are resized. Default: `bilinear`.

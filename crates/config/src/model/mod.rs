@@ -31,7 +31,7 @@ pub const MAX_STAGES: u16 = 256;
 /// A whole `model.yaml`.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Model {
+pub struct ModelSettings {
     /// The directory's name.
     pub name: Option<String>,
     /// `onnxruntime` (default), `openvino` or `repeat`.
@@ -65,11 +65,11 @@ pub struct Model {
     pub stages: Option<Stages>,
     /// Exits: where rows leave before the last stage.
     #[serde(default)]
-    pub exits: Vec<Exit>,
+    pub exits: Vec<ExitSettings>,
     /// The cell types of a recurrent model, by name. `off`: recurrent layers in the graph are served as a whole.
     pub cells: Option<Cells>,
     /// The segments that each request runs, one after the other.
-    pub unfold: Option<NonEmpty<Vec<Segment>>>,
+    pub unfold: Option<NonEmpty<Vec<SegmentSettings>>>,
     /// How the model takes texts.
     pub text: Option<Text>,
     /// How a decoder generates tokens.
@@ -82,7 +82,7 @@ pub struct Model {
     pub batching: Option<Batching>,
     /// Requests that run before a version is ready.
     #[serde(default)]
-    pub warmup: Vec<Sample>,
+    pub warmup: Vec<WarmUpSettings>,
     /// Any keys with string values. ModelConfig shows them; they have no effect.
     #[serde(default)]
     pub parameters: BTreeMap<String, String>,
@@ -129,7 +129,7 @@ pub enum SomeVersions {
 pub struct Instance {
     /// `cpu`, `cuda` (all cards) and `cuda:<number>`. Default: the server decides.
     #[schemars(with = "Option<Vec<String>>")]
-    pub devices: Option<Vec<Parsed<Device>>>,
+    pub devices: Option<Vec<Parsed<DeviceSelector>>>,
     /// Maximum number of the model's batches in flight at once.
     pub count: Option<PositiveInt>,
     /// Lengths that cards are prepared for, by padded axis: ascending, at most 64.
@@ -139,13 +139,13 @@ pub struct Instance {
     pub precision: Option<Parsed<Precision>>,
     /// What each batch holds while it runs, and the model's share of the chances to run
     /// (`--rate-limit=execution_count`).
-    pub rate_limiter: Option<RateLimiter>,
+    pub rate_limiter: Option<RateLimiterSettings>,
 }
 
 /// What a model asks of the rate limiter.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RateLimiter {
+pub struct RateLimiterSettings {
     /// The resources that each batch holds while it runs.
     #[serde(default)]
     pub resources: Vec<RateLimiterResource>,
@@ -168,7 +168,7 @@ pub struct RateLimiterResource {
 
 /// A device of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Device {
+pub enum DeviceSelector {
     /// The CPU.
     Cpu,
     /// Any card.
@@ -177,7 +177,7 @@ pub enum Device {
     Card(i32),
 }
 
-impl std::str::FromStr for Device {
+impl std::str::FromStr for DeviceSelector {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
@@ -223,7 +223,7 @@ pub type StageNumber = Whole<u16, 0, { MAX_STAGES as i128 - 1 }>;
 /// An exit: rows that leave before the last stage (DVABatch section 9.2).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Exit {
+pub struct ExitSettings {
     /// The stage after which rows may leave: any but the last.
     pub stage: StageNumber,
     /// A tensor of that stage with one FP32 value per row.
@@ -273,7 +273,7 @@ pub enum Off {
 }
 
 /// Rows of a cell's batch.
-pub type Rows = Whole<u32, 1, { 1 << 16 }>;
+pub type RowCount = Whole<u32, 1, { 1 << 16 }>;
 
 /// A cell type.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -283,10 +283,10 @@ pub struct Cell {
     pub program: NonEmptyText,
     /// Sizes of its batches in rows, ascending; the last is the largest that runs (Bsizes). Default: those of its
     /// profile, or else `[64]`.
-    pub batch_sizes: Option<Vec<Rows>>,
+    pub batch_sizes: Option<Vec<RowCount>>,
     /// Minimum number of rows for another task of the same type; with fewer, another type runs. Only in the mode
     /// `paper` of `cellular`. Default: a quarter of the largest batch.
-    pub min_followup: Option<Rows>,
+    pub min_followup: Option<RowCount>,
     /// Priority among the cell types, 1 the highest. Only in the mode `paper` of `cellular`. Default: types that come
     /// later in a request run first.
     pub priority: Option<Positive>,
@@ -302,7 +302,7 @@ pub struct Cell {
 pub type Signed = Whole<i64, { i64::MIN as i128 }, { i64::MAX as i128 }>;
 
 /// The graph's shape of a tensor whose `dims` differ from it, with the same number of elements.
-pub type Shape = Vec<Whole<i64, -1, { i64::MAX as i128 }>>;
+pub type ReshapeDims = Vec<Whole<i64, -1, { i64::MAX as i128 }>>;
 
 /// An input.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -316,7 +316,7 @@ pub struct Input {
     #[serde(default)]
     pub dims: Vec<Dim>,
     /// Shape of the graph's input in place of `dims`, with the same number of elements.
-    pub reshape: Option<Shape>,
+    pub reshape: Option<ReshapeDims>,
     /// Whether a request may omit it.
     #[serde(default)]
     pub optional: bool,
@@ -350,7 +350,7 @@ pub struct Output {
     #[serde(default)]
     pub dims: Vec<Dim>,
     /// Shape of the graph's output in place of `dims`, with the same number of elements.
-    pub reshape: Option<Shape>,
+    pub reshape: Option<ReshapeDims>,
     /// File in the model's directory with one label per line, for classification.
     pub labels: Option<String>,
 }
@@ -358,7 +358,7 @@ pub struct Output {
 /// A request that runs before a version is ready.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Sample {
+pub struct WarmUpSettings {
     /// Its name in log messages.
     pub name: Option<String>,
     /// Its number of rows. Default: 1.

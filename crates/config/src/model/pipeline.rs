@@ -6,7 +6,7 @@ use paternoster_batching::knob::{Finite, Whole};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ImageStep, PoolingName, Side};
+use super::{ImageStepSettings, PoolingName, Side};
 use crate::values::{DataTypeName, Entries, NonEmptyText, Parsed, PartName, serialize_untagged};
 
 /// One step of a pipeline: a mapping of its kind to its keys.
@@ -20,7 +20,7 @@ pub enum PipelineStep {
     /// The states of tokens to one vector.
     Pool(PoolStep),
     /// Images to the input of a model.
-    Image(ImageStep),
+    Image(ImageStepSettings),
 }
 
 /// A step that turns texts into tokens. Each row has its own number of tokens, and models get each row by itself.
@@ -130,7 +130,7 @@ impl PipelineStep {
             Self::Model(ModelStep { inputs, outputs, when, .. })
             | Self::Tokenize(TokenizeStep { inputs, outputs, when, .. })
             | Self::Pool(PoolStep { inputs, outputs, when, .. })
-            | Self::Image(ImageStep { inputs, outputs, when, .. }) => (inputs, outputs, when.as_ref()),
+            | Self::Image(ImageStepSettings { inputs, outputs, when, .. }) => (inputs, outputs, when.as_ref()),
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::values::{Entries, Names, NonEmpty, NonEmptyText, PartName, serialize_
 /// One part of what each request runs: a mapping of its kind to its keys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Segment {
+pub enum SegmentSettings {
     /// A cell that runs once, or once for each row of a tensor. Short form of `{ cell: <name> }`: the cell's name.
     Stage(
         #[serde(deserialize_with = "short_stage")]
@@ -45,7 +45,7 @@ pub struct Stage {
     /// Outputs of the previous request of the sequence, by the input that receives them.
     pub keep: Names,
     /// Value before a sequence's first request, by input: one number for all elements, or a tensor. Default: 0.
-    pub start: Option<Entries<Start>>,
+    pub start: Option<Entries<StartSettings>>,
     /// Tensors, by the input that receives their length.
     pub length: Names,
     /// `start`, `end`, `ready` or `id` of the request's sequence, by the input that receives it.
@@ -63,10 +63,10 @@ pub struct Chain {
     /// The cell.
     pub cell: NonEmptyText,
     /// Number of steps, an expression such as `len(tokens) / 2`. Default: the length of `over`, where that is known.
-    pub steps: Option<Steps>,
+    pub steps: Option<StepCount>,
     /// That the cell's program runs several steps at a time: what it reads of `over`, and the outputs that it does not
     /// carry, have the steps as their first axis behind the batch. Default: one step, without such an axis.
-    pub chunk: Option<Chunk>,
+    pub chunk: Option<ChunkSettings>,
     /// Whether the steps go from the last row to the first.
     pub reverse: Option<bool>,
     /// Whether each step is answered by a response of its own.
@@ -81,7 +81,7 @@ pub struct Chain {
     /// As `carry`; the value is also kept for the sequence's next request.
     pub keep: Names,
     /// Value of a carried input in the first step, by input: one number for all elements, or a tensor. Default: 0.
-    pub start: Option<Entries<Start>>,
+    pub start: Option<Entries<StartSettings>>,
     /// Outputs that are appended to an input, by the input that grows.
     pub grow: Names,
     /// Tensors that each step receives whole, by input.
@@ -97,7 +97,7 @@ pub struct Chain {
 /// How a program runs several steps at a time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Chunk {
+pub struct ChunkSettings {
     /// The cell's input that receives the number of steps of each row; rows with fewer are padded with zeros. Default:
     /// only rows with equally many steps run together.
     pub lengths: Option<NonEmptyText>,
@@ -112,7 +112,7 @@ pub struct Decode {
     /// The cell.
     pub cell: NonEmptyText,
     /// Maximum number of steps, an expression such as `len(source) + 50`.
-    pub max_steps: Steps,
+    pub max_steps: StepCount,
     /// Number of steps that nine in ten requests do not exceed, until the server has counted them. With `until`.
     pub expected_steps: Option<Whole<u32, 1, { 1 << 20 }>>,
     /// Whether each step is answered by a response of its own.
@@ -124,7 +124,7 @@ pub struct Decode {
     /// As `carry`; the value is also kept for the sequence's next request.
     pub keep: Names,
     /// Value of a carried input in the first step, by input: one number for all elements, or a tensor. Default: 0.
-    pub start: Option<Entries<Start>>,
+    pub start: Option<Entries<StartSettings>>,
     /// Outputs that are appended to an input, by the input that grows.
     pub grow: Names,
     /// The integer that ends the loop, by output. The step that outputs it is the last.
@@ -170,7 +170,7 @@ pub struct Tree {
     pub emit: Entries<NonEmptyText>,
 }
 
-impl Segment {
+impl SegmentSettings {
     /// Returns the keyword of its kind.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -283,13 +283,13 @@ serialize_untagged!(Over: Tensor, Inputs);
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(from = "WrittenStart")]
 #[schemars(with = "WrittenStart", inline)]
-pub enum Start {
+pub enum StartSettings {
     /// This value in each element.
     Number(Finite),
     /// The row of a tensor.
     Tensor(NonEmptyText),
 }
-serialize_untagged!(Start: Number, Tensor);
+serialize_untagged!(StartSettings: Number, Tensor);
 
 /// The written form of [`Start`]. A text that is a number counts as a number, as it does in parameters.
 #[derive(Deserialize, JsonSchema)]
@@ -304,7 +304,7 @@ enum WrittenStart {
     Text(NonEmptyText),
 }
 
-impl From<WrittenStart> for Start {
+impl From<WrittenStart> for StartSettings {
     fn from(written: WrittenStart) -> Self {
         match written {
             WrittenStart::Number(number) => Self::Number(number),
@@ -320,13 +320,13 @@ impl From<WrittenStart> for Start {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(from = "WrittenSteps")]
 #[schemars(with = "WrittenSteps", inline)]
-pub enum Steps {
+pub enum StepCount {
     /// This number.
     Number(Long),
     /// An expression of the tensors' lengths.
     Expression(NonEmptyText),
 }
-serialize_untagged!(Steps: Number, Expression);
+serialize_untagged!(StepCount: Number, Expression);
 
 /// The written form of [`Steps`]. A text that is a number counts as a number, as it does in parameters.
 #[derive(Deserialize, JsonSchema)]
@@ -341,7 +341,7 @@ enum WrittenSteps {
     Text(NonEmptyText),
 }
 
-impl From<WrittenSteps> for Steps {
+impl From<WrittenSteps> for StepCount {
     fn from(written: WrittenSteps) -> Self {
         match written {
             WrittenSteps::Number(number) => Self::Number(number),

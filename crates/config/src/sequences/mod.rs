@@ -12,7 +12,7 @@ use paternoster_batching::{
 use paternoster_engine::TensorBatch;
 use paternoster_model::{
     DataType, Dims,
-    unfold::{Control, Emit, EmitRange, Nodes, Source, Start, Tensor},
+    unfold::{CellInputSource, Control, Emit, EmitRange, Nodes, Start, Tensor},
 };
 use paternoster_onnx::{Port, PortDim, Signature};
 use smallvec::smallvec;
@@ -137,7 +137,7 @@ pub fn as_cells(
     let max_rows = u32::try_from(config.max_batch_size).unwrap_or(0).max(1);
     let mut sources: BTreeMap<String, SourceRequest> = BTreeMap::new();
     for (number, input) in config.input.iter().enumerate() {
-        sources.insert(input.name.clone(), Source::Whole(Tensor::Input(number)));
+        sources.insert(input.name.clone(), CellInputSource::Whole(Tensor::Input(number)));
     }
     for (number, state) in batching.state.iter().enumerate() {
         let start = match (initial.get(&state.input_name), state.initial_state.first()) {
@@ -148,7 +148,7 @@ pub fn as_cells(
             _ => Constant::Value(0.0),
         };
         let output = state.output_name.clone();
-        let source = Source::Carried { output, start: Start::Row(start), is_kept: true };
+        let source = CellInputSource::Carried { output, start: Start::Row(start), is_kept: true };
         sources.insert(state.input_name.clone(), source);
     }
     for input in &batching.control_input {
@@ -195,13 +195,13 @@ fn elements(state: &InitialState, bytes: &Bytes) -> Result<Constant, String> {
 /// Returns the source of a control input; `None` if the control is not valid.
 pub fn control(control: &PbControl) -> Option<SourceRequest> {
     let kind = match Kind::try_from(control.kind).ok()? {
-        Kind::ControlSequenceCorrid => return Some(Source::CorrelationId),
+        Kind::ControlSequenceCorrid => return Some(CellInputSource::CorrelationId),
         Kind::ControlSequenceStart => Control::Start,
         Kind::ControlSequenceEnd => Control::End,
         Kind::ControlSequenceReady => Control::Ready,
     };
     let (_, no, yes) = values(control)?;
-    Some(Source::Control { control: kind, no: Constant::Value(no), yes: Constant::Value(yes) })
+    Some(CellInputSource::Control { control: kind, no: Constant::Value(no), yes: Constant::Value(yes) })
 }
 
 /// Returns the datatype of a flag and its values for no and yes; `None` unless exactly one pair is given.

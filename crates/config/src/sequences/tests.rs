@@ -79,13 +79,13 @@ fn a_program_is_the_one_cell_of_its_requests_with_state_and_controls_beside_thei
     let request = as_cells(&config, &BTreeMap::new(), &origin).expect("it is sound").expect("it has sequences");
     assert_eq!((request.cells.len(), request.cells[0].program.as_str(), request.max_rows()), (1, "model.onnx", 8));
     let sources = &request.segments[0].sources;
-    assert_eq!(sources["x"], Source::Whole(Tensor::Input(0)));
+    assert_eq!(sources["x"], CellInputSource::Whole(Tensor::Input(0)));
     let start = Start::Row(Constant::Value(0.0));
-    let total = Source::Carried { output: "total_next".to_owned(), start, is_kept: true };
+    let total = CellInputSource::Carried { output: "total_next".to_owned(), start, is_kept: true };
     assert_eq!(sources["total"], total);
     let [no, yes] = [3.0, 4.0].map(Constant::Value);
-    assert_eq!(sources["START"], Source::Control { control: Control::Start, no, yes });
-    assert_eq!(sources["ID"], Source::CorrelationId);
+    assert_eq!(sources["START"], CellInputSource::Control { control: Control::Start, no, yes });
+    assert_eq!(sources["ID"], CellInputSource::CorrelationId);
     assert_eq!(inputs(&config.config).collect::<Vec<_>>(), ["total", "START", "ID"]);
     assert_eq!(outputs(&config.config).collect::<Vec<_>>(), ["total_next"]);
 }
@@ -102,7 +102,7 @@ fn an_initial_state_is_as_long_as_its_dims() {
     };
     let request = with(&[7; 8]).expect("it is long enough").expect("it has sequences");
     let start = Start::Row(Constant::Elements(Bytes::from_static(&[7; 8])));
-    let expected = Source::Carried { output: "total_next".to_owned(), start, is_kept: true };
+    let expected = CellInputSource::Carried { output: "total_next".to_owned(), start, is_kept: true };
     assert_eq!(request.segments[0].sources["total"], expected);
     let fault = with(&[7; 9]).expect_err("it is too long").to_string();
     assert!(fault.contains("expected 8 bytes, but the file has 9 bytes"), "{fault}");

@@ -7,7 +7,7 @@ use paternoster_batching::knob::Whole;
 
 use super::{
     ConfigError, Origin,
-    model::{Exit, MAX_STAGES, Stages},
+    model::{ExitSettings, MAX_STAGES, Stages},
     nearest::suggestion,
     settings::{REPEAT, Settings},
     values::NonEmpty,
@@ -143,7 +143,7 @@ impl Reader<'_> {
         exits.iter().enumerate().map(|(number, exit)| self.exit(number, exit, stages)).collect()
     }
 
-    fn exit(self, number: usize, exit: &Exit, stages: u16) -> Result<ExitRequest, ConfigError> {
+    fn exit(self, number: usize, exit: &ExitSettings, stages: u16) -> Result<ExitRequest, ConfigError> {
         let refuse = |key: &str, message: String| Err(self.refuse(&format!("exits[{number}].{key}"), message));
         let (stage, last) = (exit.stage.0, stages - 1);
         if stage >= last {

@@ -12,13 +12,13 @@ use paternoster_batching::knob::LengthList;
 use paternoster_engine::TensorBatch;
 use paternoster_model::{
     Dims, TensorSpec,
-    unfold::{Emit, Emitted, Expression, Limit, Nodes, Source, Tensor},
+    unfold::{CellInputSource, Emit, Emitted, Expression, Limit, Nodes, Tensor},
 };
 use smallvec::SmallVec;
 
 use crate::{
     ConfigError, Origin,
-    model::{Cell, Segment},
+    model::{Cell, SegmentSettings},
     nearest::suggestion,
     settings::{OwnSettings, REPEAT, Settings},
     values::{NonEmptyText, PartName, is_file_name},
@@ -137,7 +137,7 @@ pub struct SegmentRequest {
 pub type NodesRequest = Nodes<Expression, usize, String>;
 
 /// The source of a cell's input, with outputs by name.
-pub type SourceRequest = Source<Tensor, String, Constant>;
+pub type SourceRequest = CellInputSource<Tensor, String, Constant>;
 
 /// A row that is the same for all requests.
 #[derive(Clone, Debug, PartialEq)]
@@ -249,7 +249,7 @@ impl Reader<'_> {
 
     /// Creates an error about a key of a segment.
     fn refuse_in(self, number: usize, (key, message): (impl fmt::Display, impl Into<String>)) -> ConfigError {
-        let kind = self.settings.own.unfold.get(number).map_or("", Segment::kind);
+        let kind = self.settings.own.unfold.get(number).map_or("", SegmentSettings::kind);
         self.refuse(&format!("unfold[{number}].{kind}.{key}"), message)
     }
 
@@ -258,7 +258,7 @@ impl Reader<'_> {
         let OwnSettings { cells, unfold: segments, .. } = &self.settings.own;
         let first = cells.keys().next().map(|cell| format!("cells.{}.program", cell.0)).unwrap_or_default();
         let segment = |number: usize| {
-            let kind = segments.get(number).map_or("", Segment::kind);
+            let kind = segments.get(number).map_or("", SegmentSettings::kind);
             format!("unfold[{number}].{kind}")
         };
         let many = |what: &str, found: usize| format!("expected at most {MAX_PARTS} {what}, but found {found}");

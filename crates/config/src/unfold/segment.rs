@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use paternoster_model::{
     DataType,
-    unfold::{Control, Emit, EmitRange, Expression, Nodes, Source, Start, Tensor},
+    unfold::{CellInputSource, Control, Emit, EmitRange, Expression, Nodes, Start, Tensor},
 };
 use smallvec::{SmallVec, smallvec};
 
 use super::{Constant, NodesRequest, SegmentRequest, SourceRequest, scope::Scope};
 use crate::{
-    model::{self, Segment, Stage, Steps},
+    model::{self, SegmentSettings, Stage, StepCount},
     model_config,
     nearest::suggestion,
     settings::Settings,
@@ -28,7 +28,7 @@ pub(super) type Fault = (String, String);
 /// # Errors
 /// Rejects names of what does not exist, and values of a wrong kind.
 pub(super) fn read(
-    segment: &Segment,
+    segment: &SegmentSettings,
     settings: &Settings,
     cell: &mut dyn FnMut(&str) -> Result<usize, String>,
     scope: &mut Scope<'_>,
@@ -37,11 +37,11 @@ pub(super) fn read(
     let (own_name, key, first) = segment.name_and_cell();
     let mut cells: SmallVec<[usize; 2]> = smallvec![cell_at(key, first)?];
     let (default_name, streams) = match segment {
-        Segment::Chain(model::Chain { stream, .. }) | Segment::Decode(model::Decode { stream, .. }) => {
+        SegmentSettings::Chain(model::Chain { stream, .. }) | SegmentSettings::Decode(model::Decode { stream, .. }) => {
             (first.0.as_str(), *stream == Some(true))
         }
-        Segment::Stage(_) => (first.0.as_str(), false),
-        Segment::Tree(tree) => {
+        SegmentSettings::Stage(_) => (first.0.as_str(), false),
+        SegmentSettings::Tree(tree) => {
             cells.push(cell_at("internal", &tree.internal)?);
             ("tree", false)
         }
@@ -52,7 +52,9 @@ pub(super) fn read(
         return Err((own_name.map_or(key, |_| "name").to_owned(), message));
     }
     let table = match segment {
-        Segment::Tree(tree) => Some(table(&tree.children.0, settings).map_err(|fault| ("children".to_owned(), fault))?),
+        SegmentSettings::Tree(tree) => {
+            Some(table(&tree.children.0, settings).map_err(|fault| ("children".to_owned(), fault))?)
+        }
         _ => None,
     };
     let sources = sources(segment, settings, table, scope)?;
@@ -95,24 +97,24 @@ fn table(children: &str, settings: &Settings) -> Result<Table, String> {
 
 /// Reads the nodes of a segment, and the rows of what it emits of all nodes, if they are known.
 fn nodes(
-    segment: &Segment,
+    segment: &SegmentSettings,
     sources: &BTreeMap<String, SourceRequest>,
     table: Option<Table>,
     scope: &mut Scope<'_>,
 ) -> Result<(NodesRequest, Option<Expression>), Fault> {
     let over = sources.iter().filter_map(|(input, source)| match source {
-        Source::Step { of, .. } | Source::Rows(of) => Some((input, *of)),
+        CellInputSource::Step { of, .. } | CellInputSource::Rows(of) => Some((input, *of)),
         _ => None,
     });
     let over: Vec<(&String, Tensor)> = over.collect();
     let length_of_over = over.iter().find_map(|(_, tensor)| scope.rows(*tensor));
-    let mut expression = |key: &str, steps: &Steps| match steps {
-        Steps::Number(number) => Ok(Expression::Number(number.0)),
-        Steps::Expression(text) => scope.expression(&text.0).map_err(|fault| (key.to_owned(), fault)),
+    let mut expression = |key: &str, steps: &StepCount| match steps {
+        StepCount::Number(number) => Ok(Expression::Number(number.0)),
+        StepCount::Expression(text) => scope.expression(&text.0).map_err(|fault| (key.to_owned(), fault)),
     };
     Ok(match segment {
-        Segment::Stage(_) => (Nodes::Stage, length_of_over),
-        Segment::Chain(model::Chain { steps, chunk, .. }) => {
+        SegmentSettings::Stage(_) => (Nodes::Stage, length_of_over),
+        SegmentSettings::Chain(model::Chain { steps, chunk, .. }) => {
             let steps = match (steps, length_of_over, over.first()) {
                 (Some(steps), ..) => expression("steps", steps)?,
                 (None, Some(length), _) => length,
@@ -128,7 +130,7 @@ fn nodes(
             };
             (Nodes::Chain { steps: steps.clone(), chunks: chunk.is_some() }, Some(steps))
         }
-        Segment::Decode(decode) => {
+        SegmentSettings::Decode(decode) => {
             let mut until = decode.until.iter().flat_map(|until| &until.0);
             let first = until.next();
             if let (Some((first, _)), Some((second, _))) = (first, until.next()) {
@@ -152,7 +154,7 @@ fn nodes(
             // The number of steps only has an upper bound, so the length of what the loop emits is unknown.
             (Nodes::Decode { max_steps, until, expected_steps }, None)
         }
-        Segment::Tree(tree) => {
+        SegmentSettings::Tree(tree) => {
             let children = table.map_or(0, |table| table.input);
             let max_nodes = tree.max_nodes.map_or(DEFAULT_MAX_NODES, |most| most.0);
             (Nodes::Tree { children, max_nodes }, Some(Expression::Length(children)))
@@ -161,27 +163,26 @@ fn nodes(
 }
 
 /// The text that a segment has for an input under a key.
-fn text_at<'s>(segment: &'s Segment, key: &str, input: &str) -> &'s str {
+fn text_at<'s>(segment: &'s SegmentSettings, key: &str, input: &str) -> &'s str {
     let map = segment.sources().into_iter().find(|(known, _)| *known == key);
     map.and_then(|(_, map)| map.get(&NonEmptyText(input.to_owned()))).map_or("", |text| text.0.as_str())
 }
 
 fn sources(
-    segment: &Segment,
+    segment: &SegmentSettings,
     settings: &Settings,
     table: Option<Table>,
     scope: &mut Scope<'_>,
 ) -> Result<BTreeMap<String, SourceRequest>, Fault> {
-    let is_stage = matches!(segment, Segment::Stage(_));
-    let reversed = matches!(segment, Segment::Chain(model::Chain { reverse: Some(true), .. }));
+    let is_stage = matches!(segment, SegmentSettings::Stage(_));
+    let reversed = matches!(segment, SegmentSettings::Chain(model::Chain { reverse: Some(true), .. }));
     let (starts, grow) = match segment {
-        Segment::Stage(Stage { start, .. }) => (start.as_ref(), None),
-        Segment::Chain(model::Chain { start, grow, .. }) | Segment::Decode(model::Decode { start, grow, .. }) => {
-            (start.as_ref(), grow.as_ref())
-        }
-        Segment::Tree(_) => (None, None),
+        SegmentSettings::Stage(Stage { start, .. }) => (start.as_ref(), None),
+        SegmentSettings::Chain(model::Chain { start, grow, .. })
+        | SegmentSettings::Decode(model::Decode { start, grow, .. }) => (start.as_ref(), grow.as_ref()),
+        SegmentSettings::Tree(_) => (None, None),
     };
-    let mut starts: BTreeMap<&str, &model::Start> =
+    let mut starts: BTreeMap<&str, &model::StartSettings> =
         starts.into_iter().flat_map(|starts| &starts.0).map(|(input, start)| (input.0.as_str(), start)).collect();
     let grown: Vec<String> =
         grow.iter().flat_map(|grow| grow.0.keys()).map(|input| format!("grow.{}", input.0)).collect();
@@ -202,30 +203,30 @@ fn sources(
             return Err(refuse(message.to_owned()));
         }
         let source = match key {
-            "over" if is_stage => scope.steps_of(text).map(Source::Rows),
-            "over" => scope.steps_of(text).map(|of| Source::Step { of, reversed }),
-            "length" if grown.contains(text) => scope.is_free(text).map(|()| Source::GrownLength),
-            "length" => scope.length_of(text, &grown).map(Source::Length),
-            "grow" => Ok(Source::Grown { output: text.clone() }),
+            "over" if is_stage => scope.steps_of(text).map(CellInputSource::Rows),
+            "over" => scope.steps_of(text).map(|of| CellInputSource::Step { of, reversed }),
+            "length" if grown.contains(text) => scope.is_free(text).map(|()| CellInputSource::GrownLength),
+            "length" => scope.length_of(text, &grown).map(CellInputSource::Length),
+            "grow" => Ok(CellInputSource::Grown { output: text.clone() }),
             "child" => child(text, table),
             "carry" | "feed" | "keep" => {
                 let start = match starts.remove(input.as_str()) {
                     None => Start::Row(Constant::Value(0.0)),
-                    Some(model::Start::Number(number)) => Start::Row(Constant::Value(number.0)),
-                    Some(model::Start::Tensor(NonEmptyText(name))) => {
+                    Some(model::StartSettings::Number(number)) => Start::Row(Constant::Value(number.0)),
+                    Some(model::StartSettings::Tensor(NonEmptyText(name))) => {
                         Start::Tensor(scope.tensor(name).map_err(|fault| (format!("start.{input}"), fault))?)
                     }
                 };
-                Ok(Source::Carried { output: text.clone(), start, is_kept: key == "keep" })
+                Ok(CellInputSource::Carried { output: text.clone(), start, is_kept: key == "keep" })
             }
             "control" => control(text),
-            _ => scope.tensor(text).map(Source::Whole),
+            _ => scope.tensor(text).map(CellInputSource::Whole),
         };
         sources.insert(input.clone(), source.map_err(refuse)?);
     }
-    if let Segment::Chain(model::Chain { chunk: Some(chunk), .. }) = segment {
+    if let SegmentSettings::Chain(model::Chain { chunk: Some(chunk), .. }) = segment {
         if let Some(NonEmptyText(input)) = &chunk.lengths
-            && sources.insert(input.clone(), Source::Steps).is_some()
+            && sources.insert(input.clone(), CellInputSource::Steps).is_some()
         {
             let other = keys.get(input.as_str()).copied().unwrap_or_default();
             let message = format!("expected one source of the input '{input}', but '{other}' has it too");
@@ -248,13 +249,13 @@ fn sources(
 /// Reads a flag of the sequence: 0 for no and 1 for yes.
 fn control(text: &str) -> Result<SourceRequest, String> {
     let control = match text {
-        "id" => return Ok(Source::CorrelationId),
+        "id" => return Ok(CellInputSource::CorrelationId),
         "start" => Control::Start,
         "end" => Control::End,
         "ready" => Control::Ready,
         _ => return Err(format!("expected start, end, ready or id, but found '{text}'")),
     };
-    Ok(Source::Control { control, no: Constant::Value(0.0), yes: Constant::Value(1.0) })
+    Ok(CellInputSource::Control { control, no: Constant::Value(0.0), yes: Constant::Value(1.0) })
 }
 
 /// Reads an output of a child, which is zeros if the node has no such child.
@@ -268,23 +269,23 @@ fn child(text: &str, table: Option<Table>) -> Result<SourceRequest, String> {
     if child >= width {
         return Err(format!("expected a child from 0 to {}, but found {child}", width.saturating_sub(1)));
     }
-    Ok(Source::Child { child, output: output.to_owned(), none: Constant::Value(0.0) })
+    Ok(CellInputSource::Child { child, output: output.to_owned(), none: Constant::Value(0.0) })
 }
 
 /// Reads what a segment emits.
-fn emits(segment: &Segment) -> Result<Vec<Emit<String>>, Fault> {
+fn emits(segment: &SegmentSettings) -> Result<Vec<Emit<String>>, Fault> {
     let (given, last) = match segment {
-        Segment::Stage(stage) => (stage.emit.as_ref(), "last"),
-        Segment::Chain(chain) => (Some(&chain.emit), "last"),
-        Segment::Decode(decode) => (Some(&decode.emit), "last"),
-        Segment::Tree(tree) => (Some(&tree.emit), "root"),
+        SegmentSettings::Stage(stage) => (stage.emit.as_ref(), "last"),
+        SegmentSettings::Chain(chain) => (Some(&chain.emit), "last"),
+        SegmentSettings::Decode(decode) => (Some(&decode.emit), "last"),
+        SegmentSettings::Tree(tree) => (Some(&tree.emit), "root"),
     };
     let emits = given.into_iter().flat_map(|given| &given.0).map(|(NonEmptyText(name), NonEmptyText(text))| {
         let call = text.strip_suffix(')').and_then(|call| call.split_once('('));
         let (word, output) = call.map_or(("", ""), |(word, output)| (word.trim(), output.trim()));
         let which = match word {
             // A single node has only one value.
-            "all" if matches!(segment, Segment::Stage(_)) => Some(EmitRange::Last),
+            "all" if matches!(segment, SegmentSettings::Stage(_)) => Some(EmitRange::Last),
             "all" => Some(EmitRange::All),
             word => (word == last).then_some(EmitRange::Last),
         };

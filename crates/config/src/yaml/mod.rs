@@ -1,5 +1,5 @@
-//! `model.yaml`: this server's own form of a model's configuration. It is read as a [`Model`] and converted to the same
-//! [`Settings`] as a `config.pbtxt`.
+//! `model.yaml`: this server's own form of a model's configuration. It is read as a [`ModelSettings`] and converted to
+//! the same [`Settings`] as a `config.pbtxt`.
 
 use std::{collections::BTreeMap, marker::PhantomData};
 
@@ -8,8 +8,9 @@ use paternoster_batching::{PolicyKind, QueueSettings, QueueingSettings, TimeoutA
 use super::{
     ConfigError, Origin, bounds,
     model::{
-        Batching, Cells, Device, Input, Instance, Model, Output, PadSection, PolicyName, RateLimiter, Sample,
-        SampleData, SampleInput, Sequences, Shape, SomeVersions, VersionWord, Versions,
+        Batching, Cells, DeviceSelector, Input, Instance, ModelSettings, Output, PadSection, PolicyName,
+        RateLimiterSettings, ReshapeDims, SampleData, SampleInput, Sequences, SomeVersions, VersionWord, Versions,
+        WarmUpSettings,
     },
     model_config::datatype_to_pb,
     parameters,
@@ -55,7 +56,7 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<(Settings, Origin), ConfigError
         .map_err(|fault| refuse(None, format!("expected UTF-8 text, but byte {} is not", fault.valid_up_to())))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let root = tree::yaml(text).map_err(|refusal| refuse(refusal.position, refusal.message))?;
-    let model = tree::typed(PhantomData::<Model>, &root);
+    let model = tree::typed(PhantomData::<ModelSettings>, &root);
     let mut origin = Origin::of_yaml(file, text, root);
     origin.refuse_duplicate_keys()?;
     let model = model.map_err(|(path, fault)| origin.error(&tree::key_of(&path), fault.message))?;
@@ -66,7 +67,7 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<(Settings, Origin), ConfigError
     Ok((settings, origin))
 }
 
-fn settings(model: Model, origin: &mut Origin) -> Result<Settings, ConfigError> {
+fn settings(model: ModelSettings, origin: &mut Origin) -> Result<Settings, ConfigError> {
     let batching = model.batching.unwrap_or_default();
     if let Some(key) = given(&batching).iter().find(|key| ["bucket_width", "sequences"].contains(&key.as_str())) {
         return Err(origin.error(&format!("batching.{key}"), unknown_key(key, [])));
@@ -208,7 +209,7 @@ fn data_type(dtype: Option<Parsed<DataTypeName>>) -> i32 {
     dtype.map_or(0, |dtype| datatype_to_pb(dtype.0.0).into())
 }
 
-fn reshape(shape: Shape) -> pb::ModelTensorReshape {
+fn reshape(shape: ReshapeDims) -> pb::ModelTensorReshape {
     pb::ModelTensorReshape { shape: shape.into_iter().map(|size| size.0).collect() }
 }
 
@@ -239,9 +240,9 @@ fn instance_groups(instance: &Instance) -> Vec<pb::ModelInstanceGroup> {
     let mut groups: Vec<pb::ModelInstanceGroup> = Vec::new();
     for Parsed(device) in devices {
         let (kind, gpu) = match device {
-            Device::Cpu => (Kind::Cpu, None),
-            Device::Cards => (Kind::Gpu, None),
-            Device::Card(number) => (Kind::Gpu, Some(*number)),
+            DeviceSelector::Cpu => (Kind::Cpu, None),
+            DeviceSelector::Cards => (Kind::Gpu, None),
+            DeviceSelector::Card(number) => (Kind::Gpu, Some(*number)),
         };
         match groups.iter_mut().find(|group| group.kind == i32::from(kind)) {
             Some(group) => group.gpus.extend(gpu),
@@ -251,7 +252,7 @@ fn instance_groups(instance: &Instance) -> Vec<pb::ModelInstanceGroup> {
     groups
 }
 
-fn rate_limiter(given: &RateLimiter) -> pb::ModelRateLimiter {
+fn rate_limiter(given: &RateLimiterSettings) -> pb::ModelRateLimiter {
     let resources = given.resources.iter().map(|resource| Resource {
         name: resource.name.clone(),
         global: resource.global,
@@ -260,7 +261,7 @@ fn rate_limiter(given: &RateLimiter) -> pb::ModelRateLimiter {
     pb::ModelRateLimiter { resources: resources.collect(), priority: given.priority.map_or(0, |priority| priority.0) }
 }
 
-fn sample(number: usize, sample: Sample, origin: &Origin) -> Result<pb::ModelWarmup, ConfigError> {
+fn sample(number: usize, sample: WarmUpSettings, origin: &Origin) -> Result<pb::ModelWarmup, ConfigError> {
     let mut inputs = BTreeMap::new();
     for (name, SampleInput { dtype, dims, data, file }) in sample.inputs {
         let data = match (data, file) {

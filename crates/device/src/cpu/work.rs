@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{AccessKind, RowBuffer, RowError, Rows, RowsMut, RowsRef, WorkFailure};
+use crate::{AccessKind, BufferRows, RowBuffer, RowError, RowsMut, RowsRef, WorkFailure};
 
 /// The work of a launch on the CPU. Any `FnMut(&mut [Operand]) -> Result<(), String>` implements it.
 pub trait HostWork: Send + 'static {
@@ -98,7 +98,7 @@ impl Operand {
 /// An access with its buffer resolved, as queued in a stream.
 pub(super) struct Held {
     pub(super) buffer: Arc<RowBuffer>,
-    pub(super) rows: Rows,
+    pub(super) rows: BufferRows,
     pub(super) kind: AccessKind,
 }
 
@@ -107,16 +107,16 @@ impl Held {
         let buffer = &self.buffer;
         let each = |row: u32| row..row + 1;
         let rows = match (&self.rows, self.kind) {
-            (Rows::Range(range), AccessKind::Read) => Guards::Read(buffer.read(range.clone())?),
-            (Rows::Range(range), AccessKind::Write) => Guards::Write(buffer.write(range.clone())?),
-            (Rows::Range(range), AccessKind::Update) => Guards::Write(buffer.update(range.clone())?),
-            (Rows::List(list), AccessKind::Read) => {
+            (BufferRows::Range(range), AccessKind::Read) => Guards::Read(buffer.read(range.clone())?),
+            (BufferRows::Range(range), AccessKind::Write) => Guards::Write(buffer.write(range.clone())?),
+            (BufferRows::Range(range), AccessKind::Update) => Guards::Write(buffer.update(range.clone())?),
+            (BufferRows::List(list), AccessKind::Read) => {
                 Guards::ReadEach(list.iter().map(|row| buffer.read(each(*row))).collect::<Result<_, _>>()?)
             }
-            (Rows::List(list), AccessKind::Write) => {
+            (BufferRows::List(list), AccessKind::Write) => {
                 Guards::WriteEach(list.iter().map(|row| buffer.write(each(*row))).collect::<Result<_, _>>()?)
             }
-            (Rows::List(list), AccessKind::Update) => {
+            (BufferRows::List(list), AccessKind::Update) => {
                 Guards::WriteEach(list.iter().map(|row| buffer.update(each(*row))).collect::<Result<_, _>>()?)
             }
         };

@@ -2,7 +2,7 @@
 
 use super::{
     convolutions::Convolution,
-    driver::{Address, Argument, Function, Shape, Stream},
+    driver::{Address, Argument, Function, LaunchShape, Stream},
     products::Product,
 };
 use crate::DeviceError;
@@ -41,7 +41,7 @@ impl Capture<'_> {
     ///
     /// # Errors
     /// If the driver refuses.
-    pub fn kernel(&mut self, kernel: &Function, shape: Shape, arguments: &[Argument]) -> Result<(), DeviceError> {
+    pub fn kernel(&mut self, kernel: &Function, shape: LaunchShape, arguments: &[Argument]) -> Result<(), DeviceError> {
         self.stream.launch(kernel, shape, arguments)
     }
 

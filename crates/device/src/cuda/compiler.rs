@@ -15,7 +15,7 @@ use super::libraries::{CudaLibrary, nvrtc_version};
 
 /// A file of kernels, written or generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Source<'t> {
+pub struct KernelSource<'t> {
     /// Its name in the compiler's messages.
     pub name: &'t str,
     /// The kernels.
@@ -24,7 +24,7 @@ pub struct Source<'t> {
 
 /// Element type of the kernels' tensors. Kernels compute in fp32 whatever the type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Element {
+pub enum KernelElement {
     /// IEEE single precision.
     F32,
     /// IEEE half precision.
@@ -33,7 +33,7 @@ pub enum Element {
     Bf16,
 }
 
-impl Element {
+impl KernelElement {
     /// Returns the bytes of an element.
     pub fn bytes(self) -> usize {
         match self {
@@ -57,12 +57,12 @@ macro_rules! kernels {
         /// The files of `kernels/`.
         #[derive(Clone, Copy, Debug)]
         pub struct KernelFiles {
-            $(#[doc = $says] pub $field: Source<'static>,)+
+            $(#[doc = $says] pub $field: KernelSource<'static>,)+
         }
 
         /// The files of `kernels/`.
         pub const KERNELS: KernelFiles = KernelFiles {
-            $($field: Source {
+            $($field: KernelSource {
                 name: concat!(stringify!($field), ".cu"),
                 text: include_str!(concat!("../../../../kernels/", stringify!($field), ".cu")),
             },)+
@@ -121,7 +121,7 @@ impl Compiler {
     ///
     /// # Errors
     /// If NVRTC is missing, or a kernel does not compile; the text has the compiler's messages.
-    pub fn compile(&self, source: Source<'_>, element: Element) -> Result<Vec<u8>, String> {
+    pub fn compile(&self, source: KernelSource<'_>, element: KernelElement) -> Result<Vec<u8>, String> {
         CudaLibrary::Nvrtc.check().map_err(|unusable| unusable.to_string())?;
         let kept = self.cache.as_deref().map(|folder| folder.join(self.key(source, element)));
         if let Some(binary) = kept.as_deref().and_then(read) {
@@ -137,7 +137,7 @@ impl Compiler {
     }
 
     /// Returns the cache's file name for a file of kernels. It is a hash of everything that the binary depends on.
-    fn key(&self, source: Source<'_>, element: Element) -> String {
+    fn key(&self, source: KernelSource<'_>, element: KernelElement) -> String {
         let mut hash = Sha256::new();
         let prelude = PRELUDE.iter().map(|(_, text)| *text);
         let own =
@@ -152,7 +152,7 @@ impl Compiler {
     }
 
     #[expect(unsafe_code, reason = "the compiler is a C library")]
-    fn run(&self, source: Source<'_>, element: Element) -> Result<Vec<u8>, String> {
+    fn run(&self, source: KernelSource<'_>, element: KernelElement) -> Result<Vec<u8>, String> {
         let failed =
             |what: &str, log: &str| format!("{}: {what}{}{log}", source.name, if log.is_empty() { "" } else { ":\n" });
         let text = |text: &str| CString::new(text).map_err(|_| failed("its text has a zero byte", ""));

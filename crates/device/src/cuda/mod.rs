@@ -42,8 +42,8 @@ use tracing::error;
 
 pub use self::{
     capture::Capture,
-    compiler::{Compiler, Element, KERNELS, Source},
-    driver::{Address, Argument, Function, IMPORT_HANDLE_BYTES, Memory, Shape},
+    compiler::{Compiler, KERNELS, KernelElement, KernelSource},
+    driver::{Address, Argument, Function, IMPORT_HANDLE_BYTES, LaunchShape, Memory},
     host_memory::HostMemory,
     sharing::{ImportedMemory, ImportedSlice, Sharing},
     signals::CompletionListener,
@@ -116,7 +116,7 @@ struct Rows {
 
 /// A captured graph, for one stream.
 #[derive(Debug)]
-pub struct Graph {
+pub struct CapturedGraph {
     stream: StreamId,
     parameter_bytes: usize,
     executable: GraphExec,
@@ -124,7 +124,7 @@ pub struct Graph {
     _kept: Option<Memory>,
 }
 
-impl Graph {
+impl CapturedGraph {
     /// Keeps memory that the graph's kernels read for as long as the graph.
     #[must_use]
     pub fn keeping(self, memory: Memory) -> Self {
@@ -136,7 +136,7 @@ impl Graph {
 #[derive(Clone, Debug)]
 pub struct CudaWork {
     /// The graph to run.
-    pub graph: Rc<Graph>,
+    pub graph: Rc<CapturedGraph>,
     /// The parameters, which the graph reads at [`Capture::parameters`].
     pub parameters: Box<[u8]>,
 }
@@ -155,7 +155,7 @@ impl Cuda {
         let major = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         let compiler = compiler.for_architecture(major, minor);
-        let load = |source: Source<'_>| compile(&compiler, &context, source, Element::F32);
+        let load = |source: KernelSource<'_>| compile(&compiler, &context, source, KernelElement::F32);
         let frame = Frame {
             fetch: load(KERNELS.parameters)?.function("fetch_parameters")?,
             signal: load(KERNELS.signal)?.function("signal")?,
@@ -201,7 +201,7 @@ impl Cuda {
     ///
     /// # Errors
     /// If they do not compile, with the compiler's messages, or the driver cannot load them.
-    pub fn kernels(&self, source: Source<'_>, element: Element) -> Result<Kernels, DeviceError> {
+    pub fn kernels(&self, source: KernelSource<'_>, element: KernelElement) -> Result<Kernels, DeviceError> {
         compile(&self.compiler, &self.context, source, element).map(Kernels)
     }
 
@@ -272,7 +272,7 @@ impl Cuda {
         stream: StreamId,
         parameter_bytes: usize,
         issue: impl FnOnce(&mut Capture<'_>) -> Result<(), DeviceError>,
-    ) -> Result<Graph, DeviceError> {
+    ) -> Result<CapturedGraph, DeviceError> {
         self.capture_graph(stream, parameter_bytes, true, issue)
     }
 
@@ -286,7 +286,7 @@ impl Cuda {
         stream: StreamId,
         parameter_bytes: usize,
         issue: impl FnOnce(&mut Capture<'_>) -> Result<(), DeviceError>,
-    ) -> Result<Graph, DeviceError> {
+    ) -> Result<CapturedGraph, DeviceError> {
         self.capture_graph(stream, parameter_bytes, false, issue)
     }
 
@@ -296,10 +296,10 @@ impl Cuda {
         parameter_bytes: usize,
         fetches: bool,
         issue: impl FnOnce(&mut Capture<'_>) -> Result<(), DeviceError>,
-    ) -> Result<Graph, DeviceError> {
+    ) -> Result<CapturedGraph, DeviceError> {
         let queue = self.queue(stream)?;
         let executable = queue.capture(&self.capturing, parameter_bytes, fetches, issue)?;
-        Ok(Graph { stream, parameter_bytes, executable, _kept: None })
+        Ok(CapturedGraph { stream, parameter_bytes, executable, _kept: None })
     }
 
     /// Returns the address of a buffer's first row.
@@ -403,8 +403,8 @@ impl Cuda {
 fn compile(
     compiler: &Compiler,
     context: &Arc<Context>,
-    source: Source<'_>,
-    element: Element,
+    source: KernelSource<'_>,
+    element: KernelElement,
 ) -> Result<Rc<Module>, DeviceError> {
     let binary = compiler.compile(source, element).map_err(DeviceError::Driver)?;
     Module::load(context, &binary)

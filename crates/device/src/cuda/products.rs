@@ -18,7 +18,7 @@ use cudarc::cublaslt::{
 };
 
 use super::{
-    compiler::Element,
+    compiler::KernelElement,
     driver::{Address, Context, Stream},
     libraries::CudaLibrary,
 };
@@ -75,9 +75,9 @@ pub struct MatrixProduct {
     /// Factor of each product.
     pub alpha: f32,
     /// Element type of both factors.
-    pub factors: Element,
+    pub factors: KernelElement,
     /// Element type of `bias` and `d`: that of the factors, or fp32.
-    pub result: Element,
+    pub result: KernelElement,
     /// How elements are multiplied.
     pub multiplication: Multiplication,
     /// [`WORKSPACE_BYTES`] of memory that nothing else uses while the product is computed.
@@ -140,7 +140,7 @@ struct Layout(sys::cublasLtMatrixLayout_t);
 
 impl Layout {
     fn new(
-        element: Element,
+        element: KernelElement,
         [rows, columns]: [usize; 2],
         leading: usize,
         batches: usize,
@@ -155,7 +155,7 @@ impl Layout {
 
     /// Describes the transpose of a factor, as stored in memory: rows of the factor are columns here.
     fn of(
-        element: Element,
+        element: KernelElement,
         operand: &Operand,
         [rows, columns]: [usize; 2],
         batches: usize,
@@ -177,11 +177,11 @@ impl Drop for Layout {
     }
 }
 
-fn data_type(element: Element) -> cudaDataType_t {
+fn data_type(element: KernelElement) -> cudaDataType_t {
     match element {
-        Element::F32 => cudaDataType_t::CUDA_R_32F,
-        Element::F16 => cudaDataType_t::CUDA_R_16F,
-        Element::Bf16 => cudaDataType_t::CUDA_R_16BF,
+        KernelElement::F32 => cudaDataType_t::CUDA_R_32F,
+        KernelElement::F16 => cudaDataType_t::CUDA_R_16F,
+        KernelElement::Bf16 => cudaDataType_t::CUDA_R_16BF,
     }
 }
 
@@ -215,7 +215,7 @@ pub(super) struct Form {
     are_transposed: [bool; 2],
     has_bias: bool,
     /// Element types of the factors and of the result.
-    elements: [Element; 2],
+    elements: [KernelElement; 2],
     multiplication: Multiplication,
 }
 

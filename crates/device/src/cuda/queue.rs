@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use super::{
     capture::Capture,
-    driver::{Argument, Context, Event, Function, GraphExec, Mapped, Memory, Shape, Stream},
+    driver::{Argument, Context, Event, Function, GraphExec, LaunchShape, Mapped, Memory, Stream},
     signals::Signals,
 };
 use crate::{DeviceError, Operation, StreamId, Ticket};
@@ -121,7 +121,7 @@ impl Queue {
             Argument::Address(self.signals.address(self.id)),
             Argument::Address(self.ended.address()),
         ];
-        let one_block = |threads| Shape { grid: [1; 3], threads, shared_bytes: 0 };
+        let one_block = |threads| LaunchShape { grid: [1; 3], threads, shared_bytes: 0 };
         capturing.capture(&self.stream, |stream| {
             if fetches {
                 stream.launch(fetch, one_block(256), &blocks)?;

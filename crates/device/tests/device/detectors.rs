@@ -3,7 +3,7 @@
 use paternoster_device::{
     Access, AccessKind, Accessor, BufferId, Device, DeviceError, Operation, Region, StreamId, Violation, WorkFailure,
 };
-use paternoster_testing::sim::{Completion, Sim, Source, Work, content, external};
+use paternoster_testing::sim::{Completion, RowSource, Sim, Work, content, external};
 
 use crate::harness::{bring, chain, stage, step};
 
@@ -229,12 +229,12 @@ fn two_requests(second_stage: impl Fn(u32) -> u32) -> Vec<u64> {
     let buffers: Vec<BufferId> = (0..3).map(|_| sim.allocate(8, 8).expect("a small buffer")).collect();
     for (request, start) in [(100, 0), (200, 2)] {
         let mut work = Work::new(0, 10, 1);
-        work.sources.extend((0..2).map(|row| Source::External(external(request, row))));
+        work.sources.extend((0..2).map(|row| RowSource::External(external(request, row))));
         launch(&mut sim, ONE, &[Access::write(buffers[0], start..start + 2)], work);
     }
     for (start, count) in [(0, 2), (2, 2)] {
         let mut work = Work::new(1, 10, 1);
-        work.sources.extend((0..count).map(|row| Source::Row { access: 0, row: second_stage(start + row) }));
+        work.sources.extend((0..count).map(|row| RowSource::Row { access: 0, row: second_stage(start + row) }));
         let accesses = [Access::read(buffers[0], 0..4), Access::write(buffers[1], start..start + count)];
         launch(&mut sim, ONE, &accesses, work);
     }
@@ -291,7 +291,7 @@ fn work_whose_sources_do_not_fit_is_refused() {
     let accesses = stage(rows, 0..2, rows, 2..4);
     for work in [step(1, 3), Work::row_by_row(1, 10, 2, 1, 2), {
         let mut beyond = Work::new(1, 10, 1);
-        beyond.sources.extend([0, 2].map(|row| Source::Row { access: 0, row }));
+        beyond.sources.extend([0, 2].map(|row| RowSource::Row { access: 0, row }));
         beyond
     }] {
         assert!(matches!(sim.launch(ONE, &accesses, work), Err(DeviceError::MalformedWork(_))));

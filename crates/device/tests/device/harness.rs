@@ -7,7 +7,7 @@ use paternoster_device::{
     Access, BufferId, BufferPool, Device, DeviceError, Operation, StreamId, Ticket, WorkFailure,
     cpu::{Cpu, HostWork, Operand},
 };
-use paternoster_testing::sim::{Sim, Source, Work, content};
+use paternoster_testing::sim::{RowSource, Sim, Work, content};
 
 /// Time limit of waits, longer than anything here takes: a test that reaches it has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -68,7 +68,7 @@ pub(crate) trait Harness {
 /// Returns work of program 0 that writes `value + row` to each of `rows` rows.
 pub(crate) fn bring(value: u64, rows: u32) -> Work {
     let mut work = Work::new(0, 10, 1);
-    work.sources.extend((0..u64::from(rows)).map(|row| Source::External(value + row)));
+    work.sources.extend((0..u64::from(rows)).map(|row| RowSource::External(value + row)));
     work
 }
 
@@ -192,8 +192,8 @@ fn compute(work: &Work, operands: &mut [Operand]) {
         .sources
         .iter()
         .map(|source| match *source {
-            Source::External(value) => value,
-            Source::Row { access, row } => {
+            RowSource::External(value) => value,
+            RowSource::Row { access, row } => {
                 let row = operands[usize::from(access)].row(row as usize).expect("a row of the access");
                 u64::from_ne_bytes(row.try_into().expect("rows of 8 bytes"))
             }

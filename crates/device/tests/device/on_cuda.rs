@@ -5,19 +5,22 @@ use std::{collections::HashMap, ops::Range, rc::Rc, sync::Arc, thread, time::Ins
 use crossbeam_channel::{Receiver, Sender};
 use paternoster_device::{
     Access, AccessKind, BufferId, Device, DeviceError, Operation, StreamId, Ticket,
-    cuda::{Argument, Compiler, CompletionListener, Cuda, CudaOptions, CudaWork, Element, Function, Shape, Source},
+    cuda::{
+        Argument, Compiler, CompletionListener, Cuda, CudaOptions, CudaWork, Function, KernelElement, KernelSource,
+        LaunchShape,
+    },
 };
-use paternoster_testing::sim::{Source as Symbol, Work};
+use paternoster_testing::sim::{RowSource as Symbol, Work};
 
 use crate::harness::{Harness, Outcome, PATIENCE};
 
-const KERNELS: Source = Source { name: "symbolic.cu", text: include_str!("symbolic.cu") };
+const KERNELS: KernelSource = KernelSource { name: "symbolic.cu", text: include_str!("symbolic.cu") };
 
 /// Maximum operations of a stream in flight, and maximum bytes of an operation's parameters.
 pub(crate) const DEPTH: u32 = 512;
 const PARAMETER_BYTES: usize = 2048;
 
-const ONE_BLOCK: Shape = Shape { grid: [1; 3], threads: 32, shared_bytes: 0 };
+const ONE_BLOCK: LaunchShape = LaunchShape { grid: [1; 3], threads: 32, shared_bytes: 0 };
 
 struct Ends(Sender<Result<Operation, String>>);
 
@@ -56,7 +59,7 @@ impl Opening {
         let options =
             CudaOptions { ordinal: 0, streams, depth: DEPTH, parameter_bytes: PARAMETER_BYTES, memory_bytes: None };
         let mut cuda = Cuda::open(&options, &self.compiler, Arc::new(Ends(sender)))?;
-        let kernels = cuda.kernels(KERNELS, Element::F32)?;
+        let kernels = cuda.kernels(KERNELS, KernelElement::F32)?;
         let (symbolic, hold) = (kernels.function("symbolic")?, kernels.function("hold")?);
         let gate = cuda.allocate(1, 8)?;
         Ok(OnCuda { cuda, symbolic, hold, gate, ends, ended: HashMap::new() })

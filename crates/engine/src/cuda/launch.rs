@@ -3,7 +3,7 @@
 use paternoster_device::{
     DeviceError,
     cuda::{
-        Address, Argument, Capture, Cuda, Function, Shape,
+        Address, Argument, Capture, Cuda, Function, LaunchShape,
         convolutions::{self, ImageConvolution},
         products::{self, MatrixProduct, Operand},
     },
@@ -14,7 +14,7 @@ use super::{
     fuse::Step,
     geometry::geometry,
     ir::{Attention, Convolution, Count, Factor, Product, RowKernel, Rowwise, Vectors},
-    load::Loaded,
+    load::LoadedPlan,
     workspace::Workspace,
 };
 use crate::RunParameters;
@@ -29,7 +29,7 @@ const PACK: usize = 4;
 const ATTENTION_THREADS: u32 = 128;
 const ATTENTION_QUERIES: usize = 32;
 
-impl Loaded {
+impl LoadedPlan {
     /// Does everything that may allocate, compile or query a library for batches of `rows` rows, before a capture. May
     /// run products and convolutions, so nothing else may use the workspace meanwhile.
     ///
@@ -59,13 +59,13 @@ pub struct Prepared {
 
 #[derive(Debug)]
 enum Launch {
-    Kernel { function: Function, shape: Shape, arguments: Vec<LaunchArgument> },
+    Kernel { function: Function, shape: LaunchShape, arguments: Vec<LaunchArgument> },
     Product(products::Product),
     Convolution(convolutions::Convolution),
 }
 
 impl Prepared {
-    fn new(loaded: &Loaded, card: &mut Cuda, workspace: &Workspace, rows: u32) -> Result<Self, DeviceError> {
+    fn new(loaded: &LoadedPlan, card: &mut Cuda, workspace: &Workspace, rows: u32) -> Result<Self, DeviceError> {
         let most = workspace.max_rows();
         if rows == 0 || rows > most {
             return Err(DeviceError::Driver(format!("{rows} rows are to be run in memory for 1 to {most}")));
@@ -81,7 +81,7 @@ impl Prepared {
                 LaunchArgument::Fixed(Argument::Address(workspace.counts())),
             ];
             let arguments = arguments.into_iter().chain([LaunchArgument::Fixed(faults)]).collect();
-            let shape = Shape { grid: [1; 3], threads: 256, shared_bytes: 0 };
+            let shape = LaunchShape { grid: [1; 3], threads: 256, shared_bytes: 0 };
             launches.push(Launch::Kernel { function: function.clone(), shape, arguments });
         }
         for ((step, generated), function) in plan.steps.iter().zip(&plan.program.kernels).zip(&loaded.kernels) {
@@ -128,7 +128,7 @@ impl Prepared {
 
 /// Creates the launches for one number of rows.
 struct Builder<'b> {
-    loaded: &'b Loaded,
+    loaded: &'b LoadedPlan,
     workspace: &'b Workspace,
     rows: usize,
 }
@@ -157,7 +157,7 @@ impl Builder<'_> {
         }
         let rows = if *by_rows { self.rows } else { 1 };
         let grid = [rows as u32, (*blocks).clamp(1, BLOCKS_MAX) as u32, 1];
-        let shape = Shape { grid, threads: *threads as u32, shared_bytes: 0 };
+        let shape = LaunchShape { grid, threads: *threads as u32, shared_bytes: 0 };
         Launch::Kernel { function: function.clone(), shape, arguments }
     }
 
@@ -197,7 +197,7 @@ impl Builder<'_> {
             }
         }
         let threads = columns.div_ceil(PACK).next_multiple_of(32).clamp(32, ROW_THREADS);
-        let shape = Shape { grid: [count as u32, 1, 1], threads: threads as u32, shared_bytes: 0 };
+        let shape = LaunchShape { grid: [count as u32, 1, 1], threads: threads as u32, shared_bytes: 0 };
         Launch::Kernel { function: function.clone(), shape, arguments }
     }
 
@@ -224,7 +224,7 @@ impl Builder<'_> {
         }
         let grid = [queries.div_ceil(ATTENTION_QUERIES), *heads, self.rows];
         let grid = grid.map(|blocks| blocks.clamp(1, BLOCKS_MAX) as u32);
-        let shape = Shape { grid, threads: ATTENTION_THREADS, shared_bytes: 0 };
+        let shape = LaunchShape { grid, threads: ATTENTION_THREADS, shared_bytes: 0 };
         Launch::Kernel { function: function.clone(), shape, arguments }
     }
 

@@ -9,7 +9,7 @@ use std::{
 
 use paternoster_device::{
     DeviceError,
-    cuda::{Address, Compiler, Cuda, Element, Function, KERNELS, Source},
+    cuda::{Address, Compiler, Cuda, Function, KERNELS, KernelElement, KernelSource},
 };
 
 use super::{
@@ -25,7 +25,7 @@ use crate::Precision;
 const HAS_BF16: (i32, i32) = (8, 0);
 
 /// A plan on a card, with its weights and kernels. Must outlive the CUDA graphs made from it.
-pub struct Loaded {
+pub struct LoadedPlan {
     pub(super) plan: Arc<Parts>,
     _weights: Rc<Weights>,
     /// Address of each constant, by buffer.
@@ -47,13 +47,13 @@ impl Plan {
             (step, None) => self.0.written(step).map(|Written { source, element, .. }| (source, element)),
             _ => None,
         });
-        let mut sources = std::iter::once((self.own(), Element::F32)).chain(written);
+        let mut sources = std::iter::once((self.own(), KernelElement::F32)).chain(written);
         sources.try_for_each(|(source, element)| compiler.compile(source, element).map(drop))
     }
 
     /// Returns the source of the plan's own kernels.
-    fn own(&self) -> Source<'_> {
-        Source { name: "plan.cu", text: &self.0.program.text }
+    fn own(&self) -> KernelSource<'_> {
+        KernelSource { name: "plan.cu", text: &self.0.program.text }
     }
 
     /// Compiles the plan's kernels and copies its weights to a card, on the card's thread.
@@ -61,7 +61,7 @@ impl Plan {
     /// # Errors
     /// Fails if memory is short, if a kernel does not compile, if the card does not support the plan's precision, or if
     /// the device is lost.
-    pub fn load(&self, card: &mut Cuda) -> Result<Loaded, DeviceError> {
+    pub fn load(&self, card: &mut Cuda) -> Result<LoadedPlan, DeviceError> {
         let weights = Weights::upload(card, std::iter::once(self))?;
         self.load_with(card, Rc::new(weights))
     }
@@ -70,15 +70,15 @@ impl Plan {
     ///
     /// # Errors
     /// Fails if a kernel does not compile, if the card does not support the plan's precision, or if the device is lost.
-    pub fn load_with(&self, card: &mut Cuda, weights: Rc<Weights>) -> Result<Loaded, DeviceError> {
+    pub fn load_with(&self, card: &mut Cuda, weights: Rc<Weights>) -> Result<LoadedPlan, DeviceError> {
         let parts = &self.0;
         if parts.precision == Precision::Bf16 && card.capability() < HAS_BF16 {
             let (major, minor) = card.capability();
             let refused = format!("precision bf16 needs compute capability 8.0, but the card has {major}.{minor}");
             return Err(DeviceError::Driver(refused));
         }
-        let own = card.kernels(self.own(), Element::F32)?;
-        let mut by_name: HashMap<(&str, Element), Function> = HashMap::new();
+        let own = card.kernels(self.own(), KernelElement::F32)?;
+        let mut by_name: HashMap<(&str, KernelElement), Function> = HashMap::new();
         let mut kernels = Vec::new();
         for (step, generated) in parts.steps.iter().zip(&parts.program.kernels) {
             kernels.push(match (step, generated) {
@@ -94,15 +94,15 @@ impl Plan {
         }
         let head = parts.program.has_head.then(|| own.function(HEAD)).transpose()?;
         let constants = weights.places(parts);
-        Ok(Loaded { plan: Arc::clone(parts), _weights: weights, constants, kernels, head })
+        Ok(LoadedPlan { plan: Arc::clone(parts), _weights: weights, constants, kernels, head })
     }
 }
 
 /// A handwritten kernel.
 struct Written {
-    source: Source<'static>,
+    source: KernelSource<'static>,
     name: &'static str,
-    element: Element,
+    element: KernelElement,
 }
 
 impl Parts {
@@ -131,7 +131,7 @@ impl Parts {
     }
 }
 
-impl fmt::Debug for Loaded {
+impl fmt::Debug for LoadedPlan {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Loaded").field("precision", &self.plan.precision).finish_non_exhaustive()
     }

@@ -5,8 +5,8 @@
 //! what follows a convolution into its call; `fuse` merges the rest into few kernels, whose source `codegen` writes.
 //! Nothing in a plan depends on the number of rows of a batch.
 //!
-//! [`Plan::load`] copies weights and kernels to a card, and [`Loaded::reserve`] allocates memory for batches.
-//! [`Loaded::prepare`] does everything for batches of one size that may allocate or query a library, and
+//! [`Plan::load`] copies weights and kernels to a card, and [`LoadedPlan::reserve`] allocates memory for batches.
+//! [`LoadedPlan::prepare`] does everything for batches of one size that may allocate or query a library, and
 //! [`Prepared::issue`] issues the launches into a capture. `ir` defines what plans consist of. This module must not
 //! know requests, slots or scheduling.
 
@@ -33,7 +33,7 @@ mod workspace;
 
 pub use self::{
     launch::Prepared,
-    load::Loaded,
+    load::LoadedPlan,
     lower::PlannedNode,
     on_card::OnCard,
     plan::{Demand, Plan, PlanError, PlanSource},

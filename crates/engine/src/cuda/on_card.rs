@@ -8,7 +8,7 @@ use paternoster_device::{
 };
 use paternoster_model::{Dims, IndexRange, Lengths};
 
-use super::{Loaded, Plan, Prepared, Weights, Workspace};
+use super::{LoadedPlan, Plan, Prepared, Weights, Workspace};
 use crate::{Batch, CardProgram, CardWeights, CardWorkspace, EngineError, Execution, Program, RunParameters, RunSize};
 
 /// A graph that runs on the CPU and on cards.
@@ -78,12 +78,12 @@ impl CardProgram for OnCard {
 }
 
 /// Loaded plans, by lengths.
-struct OnAllStreams(Vec<Rc<Loaded>>);
+struct OnAllStreams(Vec<Rc<LoadedPlan>>);
 
 impl CardWeights for OnAllStreams {
     fn reserve(&self, card: &mut Cuda, stream: StreamId, max_rows: u32) -> Result<Box<dyn CardWorkspace>, DeviceError> {
-        let loaded: Vec<&Loaded> = self.0.iter().map(|loaded| &**loaded).collect();
-        let workspaces = Loaded::reserve_together(&loaded, card, stream, max_rows)?;
+        let loaded: Vec<&LoadedPlan> = self.0.iter().map(|loaded| &**loaded).collect();
+        let workspaces = LoadedPlan::reserve_together(&loaded, card, stream, max_rows)?;
         let by_lengths = self.0.iter().cloned().zip(workspaces);
         let by_lengths = by_lengths.map(|(loaded, workspace)| OnStream { loaded, workspace, prepared: Vec::new() });
         Ok(Box::new(AllOnStream(by_lengths.collect())))
@@ -95,7 +95,7 @@ struct AllOnStream(Vec<OnStream>);
 
 /// A plan on one stream.
 struct OnStream {
-    loaded: Rc<Loaded>,
+    loaded: Rc<LoadedPlan>,
     workspace: Workspace,
     /// Prepared runs with their numbers of rows.
     prepared: Vec<(u32, Prepared)>,

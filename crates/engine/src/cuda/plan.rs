@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use paternoster_device::cuda::{Element, products::Multiplication};
+use paternoster_device::cuda::{KernelElement, products::Multiplication};
 use paternoster_model::TensorSpec;
 use paternoster_onnx::{ExternalWeight, Model, Port, PortDim, SealedModel, pb};
 
@@ -175,11 +175,11 @@ impl Parts {
     }
 
     /// Returns the type of a buffer's numbers in memory.
-    pub(super) fn element(&self, buffer: BufferId) -> Element {
+    pub(super) fn element(&self, buffer: BufferId) -> KernelElement {
         match self.work.buffers[buffer].half {
-            None => Element::F32,
-            Some(Half::F16) => Element::F16,
-            Some(Half::Bf16) => Element::Bf16,
+            None => KernelElement::F32,
+            Some(Half::F16) => KernelElement::F16,
+            Some(Half::Bf16) => KernelElement::Bf16,
         }
     }
 

@@ -11,7 +11,7 @@ use super::{
     fuse::Step,
     geometry::geometry,
     ir::Holder,
-    load::Loaded,
+    load::LoadedPlan,
     memory::{self, ALIGNMENT, Places},
 };
 
@@ -48,7 +48,7 @@ enum Holding {
     Output,
 }
 
-impl Loaded {
+impl LoadedPlan {
     /// Allocates memory for inputs, outputs and intermediate tensors of up to `max_rows` rows. Only this stream may use
     /// it.
     ///
@@ -79,7 +79,7 @@ impl Loaded {
 }
 
 impl Need {
-    fn new(loaded: &Loaded, card: &mut Cuda, max_rows: u32) -> Result<Self, DeviceError> {
+    fn new(loaded: &LoadedPlan, card: &mut Cuda, max_rows: u32) -> Result<Self, DeviceError> {
         let plan = &loaded.plan;
         let rows = max_rows.max(1) as usize;
         let too_large = || DeviceError::Driver(format!("a plan for {rows} rows needs more memory than can be counted"));
@@ -106,7 +106,7 @@ impl Need {
 }
 
 impl Workspace {
-    fn new(loaded: &Loaded, need: Need, memory: Rc<Memory>, max_rows: u32) -> Self {
+    fn new(loaded: &LoadedPlan, need: Need, memory: Rc<Memory>, max_rows: u32) -> Self {
         let plan = &loaded.plan;
         let Need { places, counts, faults, beside, beside_bytes } = need;
         let at = |offset: usize| memory.address().offset(offset);

@@ -11,7 +11,7 @@ use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
 use paternoster_onnx::{
     Model, Port, Signature,
     recurrent::{Opened, open},
-    segments::{Segment, SegmentKind, SegmentSource, SegmentTensor},
+    segments::{OpenedSegment, SegmentKind, SegmentSource, SegmentTensor},
 };
 use paternoster_testing::runtime::runtime;
 
@@ -112,7 +112,7 @@ impl Request {
     }
 }
 
-fn run_stage(segment: &Segment, compiled: &Compiled, request: &mut Request) {
+fn run_stage(segment: &OpenedSegment, compiled: &Compiled, request: &mut Request) {
     let inputs = segment.inputs.iter().map(|input| match &input.source {
         SegmentSource::Whole(of) => (input.name.clone(), joined(&[request.tensor(of).clone()])),
         other => panic!("a stage reads {other:?}"),
@@ -123,7 +123,7 @@ fn run_stage(segment: &Segment, compiled: &Compiled, request: &mut Request) {
 }
 
 /// Runs a chain in runs of `most` steps of all requests that have some left.
-fn run_chain(segment: &Segment, reverse: bool, compiled: &Compiled, requests: &mut [Request], most: usize) {
+fn run_chain(segment: &OpenedSegment, reverse: bool, compiled: &Compiled, requests: &mut [Request], most: usize) {
     let port = |name: &str| compiled.inputs.iter().find(|port| port.name == name).expect("an input");
     let zeros = |name: &str| {
         let port = port(name);
@@ -231,7 +231,7 @@ fn requests(exported: &Exported) -> Vec<Request> {
 }
 
 fn kinds(opened: &Opened) -> Vec<&'static str> {
-    let kind = |segment: &Segment| match segment.kind {
+    let kind = |segment: &OpenedSegment| match segment.kind {
         SegmentKind::Stage => "stage",
         SegmentKind::Chain { reverse: false } => "chain",
         SegmentKind::Chain { reverse: true } => "reverse",

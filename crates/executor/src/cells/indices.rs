@@ -1,7 +1,7 @@
 //! Determines which inputs of a request its nodes certainly read as indices, so that they can be checked before the
 //! first node runs.
 
-use paternoster_model::unfold::{Nodes, Source, Start, Tensor};
+use paternoster_model::unfold::{CellInputSource, Nodes, Start, Tensor};
 
 use super::plan::CellPrograms;
 use crate::indices::{IndexCheck, ReadRows};
@@ -28,9 +28,9 @@ impl CellPrograms {
 
 /// Returns the request's input that nodes of a type certainly read, and which rows of it. In a tree the first type is
 /// the leaves' type.
-fn reads(segment: usize, nodes: &Nodes, is_first: bool, source: &Source) -> Option<(usize, ReadRows)> {
+fn reads(segment: usize, nodes: &Nodes, is_first: bool, source: &CellInputSource) -> Option<(usize, ReadRows)> {
     let tensor = match *source {
-        Source::Step { of: Tensor::Input(input), .. } => {
+        CellInputSource::Step { of: Tensor::Input(input), .. } => {
             return match nodes {
                 Nodes::Tree { .. } => Some((input, ReadRows::Nodes { segment, leaves: is_first })),
                 Nodes::Stage | Nodes::Chain { .. } => Some((input, ReadRows::Steps(segment))),
@@ -38,8 +38,8 @@ fn reads(segment: usize, nodes: &Nodes, is_first: bool, source: &Source) -> Opti
             };
         }
         // Every request has a first step, and a node without children.
-        Source::Whole(tensor) | Source::Rows(tensor) if is_first => tensor,
-        Source::Carried { start: Start::Tensor(tensor), is_kept: false, .. } => tensor,
+        CellInputSource::Whole(tensor) | CellInputSource::Rows(tensor) if is_first => tensor,
+        CellInputSource::Carried { start: Start::Tensor(tensor), is_kept: false, .. } => tensor,
         _ => return None,
     };
     match tensor {

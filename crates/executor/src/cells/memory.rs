@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use paternoster_batching::StateMemory;
 use paternoster_model::{
     TensorSpec,
-    unfold::{EmitRange, Segment, Source, Tensor, Unfolded},
+    unfold::{CellInputSource, EmitRange, Segment, Tensor, Unfolded},
 };
 use paternoster_observe::budget::{Budget, Exhausted, Reservation};
 use smallvec::SmallVec;
@@ -202,8 +202,8 @@ impl CellPrograms {
     fn run_bytes(&self, segment: &Segment, nodes: usize, longest: usize, is_tree: bool) -> usize {
         let of_type = segment.types.iter().map(|own| {
             let cell = &self.unfolding.cells[own.cell];
-            let input = |(spec, source): (&TensorSpec, &Source)| {
-                let length = if matches!(source, Source::Grown { .. }) { nodes } else { longest };
+            let input = |(spec, source): (&TensorSpec, &CellInputSource)| {
+                let length = if matches!(source, CellInputSource::Grown { .. }) { nodes } else { longest };
                 row_bytes(spec, 0, length)
             };
             let inputs = cell.inputs.iter().zip(&own.inputs).map(input).fold(0, usize::saturating_add);
@@ -222,9 +222,9 @@ impl CellPrograms {
 }
 
 /// Returns the tensor that decides how long a node's input is.
-fn whole_tensor(source: &Source) -> Option<Tensor> {
+fn whole_tensor(source: &CellInputSource) -> Option<Tensor> {
     match source {
-        Source::Step { of, .. } | Source::Whole(of) | Source::Rows(of) => Some(*of),
+        CellInputSource::Step { of, .. } | CellInputSource::Whole(of) | CellInputSource::Rows(of) => Some(*of),
         _ => None,
     }
 }

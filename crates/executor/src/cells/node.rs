@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use paternoster_model::{
     DataType, Dims, Next, RowOutcome, TensorSpec,
-    unfold::{EmitRange, NodeType, Nodes, Segment, Source, Start},
+    unfold::{CellInputSource, EmitRange, NodeType, Nodes, Segment, Start},
 };
 
 use super::{
@@ -57,7 +57,7 @@ impl<'a> Node<'a> {
     ///
     /// # Errors
     /// If the input is missing.
-    pub(crate) fn input(&self, spec: &TensorSpec, source: &Source) -> Result<Row, String> {
+    pub(crate) fn input(&self, spec: &TensorSpec, source: &CellInputSource) -> Result<Row, String> {
         let Node { unfolded_state, place, .. } = *self;
         let own = |bytes: &Bytes| Row::alone(spec.dims.clone(), bytes.clone());
         let whole = |tensor| unfolded_state.tensor(tensor).map(|(dims, data)| Row::alone(dims, data));
@@ -65,8 +65,8 @@ impl<'a> Node<'a> {
             return Ok(row);
         }
         match source {
-            Source::Whole(tensor) | Source::Rows(tensor) => whole(*tensor),
-            Source::Step { of, reversed } => {
+            CellInputSource::Whole(tensor) | CellInputSource::Rows(tensor) => whole(*tensor),
+            CellInputSource::Step { of, reversed } => {
                 let (dims, data) = unfolded_state.tensor(*of)?;
                 if self.segment().runs_chunks() {
                     return rows_of(&dims, &data, place, *reversed)
@@ -75,36 +75,38 @@ impl<'a> Node<'a> {
                 let number = if *reversed { place.nodes - 1 - place.node } else { place.node };
                 row_of(dims, data, number).map_err(|fault| format!("input '{}' {fault}", spec.name))
             }
-            Source::Length(tensor) => {
+            CellInputSource::Length(tensor) => {
                 let (dims, _) = unfolded_state.tensor(*tensor)?;
                 Ok(own(&length(spec, dims.first().copied().unwrap_or(1))))
             }
-            Source::Steps => Ok(own(&length(spec, place.steps as i64))),
-            Source::Grown { output } => {
+            CellInputSource::Steps => Ok(own(&length(spec, place.steps as i64))),
+            CellInputSource::Grown { output } => {
                 let mut dims = Dims::from_slice(&[place.node as i64]);
                 dims.extend_from_slice(&spec.dims[1..]);
                 let steps = unfolded_state.steps(place.segment, *output);
                 let steps = steps.ok_or_else(|| format!("input '{}': it has no steps", spec.name))?;
                 Ok(Row::alone(dims, steps))
             }
-            Source::GrownLength => Ok(own(&length(spec, place.node as i64))),
-            Source::Carried { output, .. } if place.node > 0 => {
+            CellInputSource::GrownLength => Ok(own(&length(spec, place.node as i64))),
+            CellInputSource::Carried { output, .. } if place.node > 0 => {
                 let row = unfolded_state.carried(place.segment, *output);
                 row.ok_or_else(|| format!("input '{}': the step before has left nothing", spec.name))
             }
-            Source::Carried { output, start, is_kept } => {
+            CellInputSource::Carried { output, start, is_kept } => {
                 match (is_kept.then(|| unfolded_state.kept(place.segment, *output)).flatten(), start) {
                     (Some(row), _) => Ok(row),
                     (None, Start::Row(row)) => Ok(own(row)),
                     (None, Start::Tensor(tensor)) => whole(*tensor),
                 }
             }
-            Source::Control { control, no, yes } => Ok(own(if unfolded_state.is(*control) { yes } else { no })),
-            Source::CorrelationId => {
+            CellInputSource::Control { control, no, yes } => {
+                Ok(own(if unfolded_state.is(*control) { yes } else { no }))
+            }
+            CellInputSource::CorrelationId => {
                 let bytes = unfolded_state.correlation_id(spec.datatype);
                 bytes.map(|bytes| own(&bytes)).ok_or_else(|| format!("input '{}': there is no sequence", spec.name))
             }
-            Source::Child { child, output, none } => match unfolded_state.children(place).get(*child) {
+            CellInputSource::Child { child, output, none } => match unfolded_state.children(place).get(*child) {
                 None => Ok(own(none)),
                 Some(&child) => unfolded_state
                     .of_node(place.segment, *output, child)

@@ -6,7 +6,7 @@ use paternoster_batching::{CellKind, CellKnobs, ChunkKnobs, SegmentKnobs, StageK
 use paternoster_engine::{Program, ProgramPort};
 use paternoster_model::{
     CellId, DataType, InputTensor, ModelSpec, TensorSpec,
-    unfold::{CellSpec, EmitRange, Emitted, NodeType, Nodes, Segment, Source, Tensor, Unfolding},
+    unfold::{CellInputSource, CellSpec, EmitRange, Emitted, NodeType, Nodes, Segment, Tensor, Unfolding},
 };
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
@@ -80,7 +80,7 @@ impl CellPrograms {
             };
             let pads = spec.inputs.iter().enumerate().map(pads).collect();
             let chunks = nodes.iter().any(|(segment, _)| segment.runs_chunks()).then(|| ChunkKnobs {
-                is_padded: nodes.iter().all(|(_, own)| own.inputs.contains(&Source::Steps)),
+                is_padded: nodes.iter().all(|(_, own)| own.inputs.contains(&CellInputSource::Steps)),
                 most_row_steps: most_row_steps(spec),
                 powers_up_to: None,
             });
@@ -136,7 +136,7 @@ impl CellPrograms {
         let nodes = self.unfolding.segments.iter().flat_map(|segment| &segment.types);
         nodes.flat_map(|nodes| {
             let inputs = self.unfolding.cells[nodes.cell].inputs.iter().zip(&nodes.inputs);
-            inputs.filter(|(_, source)| matches!(source, Source::CorrelationId)).map(|(spec, _)| spec.datatype)
+            inputs.filter(|(_, source)| matches!(source, CellInputSource::CorrelationId)).map(|(spec, _)| spec.datatype)
         })
     }
 
@@ -226,7 +226,9 @@ fn has_length(unfolding: &Unfolding, cell: usize, output: usize) -> bool {
     let reads = |own: Emitted| {
         let sources = unfolding.segments.iter().flat_map(|segment| &segment.types).flat_map(|nodes| &nodes.inputs);
         let is_read = sources.into_iter().any(|source| match source {
-            Source::Whole(tensor) | Source::Rows(tensor) | Source::Length(tensor) => *tensor == Tensor::Emitted(own),
+            CellInputSource::Whole(tensor) | CellInputSource::Rows(tensor) | CellInputSource::Length(tensor) => {
+                *tensor == Tensor::Emitted(own)
+            }
             _ => false,
         });
         is_read || unfolding.outputs.contains(&own)
@@ -244,9 +246,9 @@ fn has_length(unfolding: &Unfolding, cell: usize, output: usize) -> bool {
 /// If a type lacks one of these outputs.
 fn keeps(unfolding: &Unfolding, segment: &Segment) -> Result<SmallVec<[Keep; 2]>, String> {
     let of_sources = segment.sources().filter_map(|source| match *source {
-        Source::Carried { output, is_kept, .. } => Some((output, false, is_kept)),
-        Source::Grown { output } => Some((output, true, false)),
-        Source::Child { output, .. } => Some((output, false, false)),
+        CellInputSource::Carried { output, is_kept, .. } => Some((output, false, is_kept)),
+        CellInputSource::Grown { output } => Some((output, true, false)),
+        CellInputSource::Child { output, .. } => Some((output, false, false)),
         _ => None,
     });
     let of_emits = segment.emits.iter().map(|emit| (emit.output, emit.which == EmitRange::All, false));
@@ -262,13 +264,13 @@ fn keeps(unfolding: &Unfolding, segment: &Segment) -> Result<SmallVec<[Keep; 2]>
 
 /// Whether the cell receives the length of this input.
 fn receives_length(segment: &Segment, nodes: &NodeType, input: usize, spec: &TensorSpec) -> bool {
-    if segment.runs_chunks() && matches!(nodes.inputs[input], Source::Step { .. }) {
-        return is_fixed_behind_the_first(spec) && nodes.inputs.contains(&Source::Steps);
+    if segment.runs_chunks() && matches!(nodes.inputs[input], CellInputSource::Step { .. }) {
+        return is_fixed_behind_the_first(spec) && nodes.inputs.contains(&CellInputSource::Steps);
     }
-    let grows = matches!(nodes.inputs[input], Source::Grown { .. });
+    let grows = matches!(nodes.inputs[input], CellInputSource::Grown { .. });
     nodes.inputs.iter().any(|source| match source {
-        Source::GrownLength => grows,
-        Source::Length(_) => !grows,
+        CellInputSource::GrownLength => grows,
+        CellInputSource::Length(_) => !grows,
         _ => false,
     })
 }

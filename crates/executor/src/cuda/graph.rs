@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use paternoster_device::{
     Device, DeviceError, StreamId,
-    cuda::{Address, Argument, Capture, Cuda, Element, Function, Graph, KERNELS, Shape},
+    cuda::{Address, Argument, Capture, CapturedGraph, Cuda, Function, KERNELS, KernelElement, LaunchShape},
 };
 use paternoster_engine::{CardProgram, CardWeights, CardWorkspace, RunParameters, RunSize};
 
@@ -104,7 +104,7 @@ pub(super) struct Kernels {
 
 impl Kernels {
     pub(super) fn new(card: &mut Cuda) -> Result<Self, DeviceError> {
-        let kernels = card.kernels(KERNELS.rows, Element::F32)?;
+        let kernels = card.kernels(KERNELS.rows, KernelElement::F32)?;
         Ok(Self { gather: kernels.function("gather_rows")?, scatter: kernels.function("scatter_rows")? })
     }
 }
@@ -133,7 +133,7 @@ pub(super) struct OnLane {
     stream: StreamId,
     /// Rows of a section: those of the largest task.
     max_rows: u32,
-    pub(super) graphs: Vec<(GraphSize, Rc<Graph>)>,
+    pub(super) graphs: Vec<(GraphSize, Rc<CapturedGraph>)>,
     /// Sections that no task holds.
     pub(super) free: Vec<Section>,
     workspace: Box<dyn CardWorkspace>,
@@ -212,7 +212,7 @@ impl Loader<'_> {
         lane: &mut OnLane,
         around: &Around,
         size: GraphSize,
-    ) -> Result<Rc<Graph>, DeviceError> {
+    ) -> Result<Rc<CapturedGraph>, DeviceError> {
         // Preparing a size may run products and convolutions once. That writes to memory that earlier tasks of the
         // stream may still use.
         self.card.drain(lane.stream)?;
@@ -257,7 +257,7 @@ impl Loader<'_> {
         lane: &OnLane,
         around: &Around,
         size: GraphSize,
-    ) -> Result<Rc<Graph>, DeviceError> {
+    ) -> Result<Rc<CapturedGraph>, DeviceError> {
         let around = InGraph::new(lane, around, size, self.places_rows)?;
         let bytes = around.places.bytes();
         let graph = self.card.capture(lane.stream, bytes, |capture| around.run(capture, &*lane.workspace))?;
@@ -332,11 +332,11 @@ impl MoveWords {
 
 /// Returns a launch for these moves: one block for each row and move, or several if rows are long, with up to a few
 /// chunks for each thread.
-fn shape(rows: u32, moves: &[MoveWords]) -> Shape {
+fn shape(rows: u32, moves: &[MoveWords]) -> LaunchShape {
     let chunks = moves.iter().map(|own| own.chunks).max().unwrap_or(1);
     let threads = u32::try_from(chunks.next_multiple_of(32)).unwrap_or(MOST_THREADS).min(MOST_THREADS);
     let blocks = chunks.div_ceil(MOST_THREADS as usize * CHUNKS_OF_A_THREAD).clamp(1, MOST_BLOCKS);
-    Shape { grid: [rows, blocks as u32, moves.len().max(1) as u32], threads, shared_bytes: 0 }
+    LaunchShape { grid: [rows, blocks as u32, moves.len().max(1) as u32], threads, shared_bytes: 0 }
 }
 
 /// The row moves of a graph of one size.

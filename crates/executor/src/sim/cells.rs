@@ -10,9 +10,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use paternoster_batching::{CellularKnobs, ReqId};
-use paternoster_device::{Access, BufferId, Device, Rows};
+use paternoster_device::{Access, BufferId, BufferRows, Device};
 use paternoster_model::{Dims, Next, RowOutcome};
-use paternoster_testing::sim::{Sim, Source, Work, content};
+use paternoster_testing::sim::{RowSource, Sim, Work, content};
 
 use super::{
     counts::Counts,
@@ -96,9 +96,9 @@ impl SlotTable {
             }
             let mut row = |row: u32| {
                 reads.push(row);
-                Source::Row { access: 0, row: reads.len() as u32 - 1 }
+                RowSource::Row { access: 0, row: reads.len() as u32 - 1 }
             };
-            let mut own: Vec<Source> = Vec::new();
+            let mut own: Vec<RowSource> = Vec::new();
             if is_tree {
                 self.of_node.insert((req, number), slot);
                 for child in children {
@@ -107,12 +107,12 @@ impl SlotTable {
                     own.push(row(*at * turns));
                 }
                 if children.is_empty() {
-                    own.push(Source::External(token(member, number)));
+                    own.push(RowSource::External(token(member, number)));
                 }
                 writes.push(slot * turns);
             } else {
                 let before = number.checked_sub(1).map(|before| slot * turns + before % turns);
-                let state = before.map_or(Source::External(START), &mut row);
+                let state = before.map_or(RowSource::External(START), &mut row);
                 let left = (place.nodes - place.node) as u32;
                 if member.span.count > left {
                     return Err(format!("{id:?}: {req:?} has {left} steps from node {number} on: {:?}", member.span));
@@ -128,8 +128,8 @@ impl SlotTable {
                 for step in 0..steps - 1 {
                     value = content(work.program, 0, &[token(member, number + step), value]);
                 }
-                own.push(Source::External(last));
-                own.push(if steps == 1 { state } else { Source::External(value) });
+                own.push(RowSource::External(last));
+                own.push(if steps == 1 { state } else { RowSource::External(value) });
                 let written = slot * turns + (number + (member.span.count - 1)) % turns;
                 self.values[written as usize] = content(work.program, 0, &[last, value]);
                 writes.push(written);
@@ -140,9 +140,9 @@ impl SlotTable {
         let mut accesses = Vec::new();
         let none_read = reads.is_empty();
         if !none_read {
-            accesses.push(Access::read(self.buffer, Rows::List(reads.into())));
+            accesses.push(Access::read(self.buffer, BufferRows::List(reads.into())));
         }
-        accesses.push(Access::write(self.buffer, Rows::List(writes.into())));
+        accesses.push(Access::write(self.buffer, BufferRows::List(writes.into())));
         accesses.push(whole(out, rows));
         work.fan_in = sources.first().map_or(1, Vec::len) as u32;
         // First for the slots, then for the outputs.

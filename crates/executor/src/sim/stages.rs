@@ -1,9 +1,9 @@
 //! Tasks of stages on the simulated device, with one buffer per pair of each boundary (DVABatch section 6.1).
 
 use paternoster_batching::{Knobs, Lease, Task};
-use paternoster_device::{Access, BufferId, Device, Region, Rows};
+use paternoster_device::{Access, BufferId, BufferRows, Device, Region};
 use paternoster_model::{Dims, Next, RowOutcome};
-use paternoster_testing::sim::{Sim, Source, Work, external};
+use paternoster_testing::sim::{RowSource, Sim, Work, external};
 
 use super::{
     counts::Counts,
@@ -101,10 +101,10 @@ impl Arenas {
         work.fan_in = u32::from(fan_in.max(1));
         for _ in 0..written {
             if fan_in == 0 {
-                work.sources.extend(inputs(job).map(|(number, row)| Source::External(external(number, row))));
+                work.sources.extend(inputs(job).map(|(number, row)| RowSource::External(external(number, row))));
             } else {
                 work.sources
-                    .extend((0..rows).flat_map(|row| (0..fan_in).map(move |access| Source::Row { access, row })));
+                    .extend((0..rows).flat_map(|row| (0..fan_in).map(move |access| RowSource::Row { access, row })));
             }
         }
         Ok((accesses, work))
@@ -181,9 +181,9 @@ pub(super) fn outputs(programs: &Programs, job: &Job, values: &[u64], outcomes: 
 }
 
 /// Names places as a range if they are contiguous.
-fn named(places: &[u32]) -> Rows {
+fn named(places: &[u32]) -> BufferRows {
     match (places.first(), places.windows(2).all(|pair| pair[0] + 1 == pair[1])) {
         (Some(&first), true) => (first..first + places.len() as u32).into(),
-        _ => Rows::List(places.into()),
+        _ => BufferRows::List(places.into()),
     }
 }

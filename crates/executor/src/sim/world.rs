@@ -7,11 +7,11 @@ use paternoster_batching::{
 };
 use paternoster_engine::{Program, Repeat};
 use paternoster_model::{
-    BoundaryDim, BoundaryTensor, DataType, Dims, Exit, ExitTo, InputTensor, ModelSpec, Sink, Source, StagePlan,
+    BoundaryDim, BoundaryTensor, DataType, Dims, Exit, ExitTo, InputSource, InputTensor, ModelSpec, Sink, StagePlan,
     StageSpec, SymbolId, TensorSpec,
     unfold::{
-        CellSpec, Emit, EmitRange, Emitted, Expression, NodeType, Nodes, Segment, Source as CellSource, Start, Tensor,
-        Unfolding,
+        CellInputSource as CellSource, CellSpec, Emit, EmitRange, Emitted, Expression, NodeType, Nodes, Segment, Start,
+        Tensor, Unfolding,
     },
 };
 use smallvec::{SmallVec, smallvec};
@@ -306,10 +306,10 @@ fn staged(number: usize, model: &scenario::Model) -> (ModelSpec, StagePrograms, 
     let tensor = |stage: usize| TensorSpec::new(format!("h{stage}"), DataType::Int64, &[1]);
     let stage = |number: usize| {
         let stage = &model.knobs.stages[number];
-        let of = |&boundary: &u16| (tensor(usize::from(boundary)), Source::Boundary { boundary, tensor: 0 });
+        let of = |&boundary: &u16| (tensor(usize::from(boundary)), InputSource::Boundary { boundary, tensor: 0 });
         let mut inputs: Vec<_> = stage.reads.iter().map(of).collect();
         if number == 0 {
-            inputs.push((spec.inputs[0].clone(), Source::Request(0)));
+            inputs.push((spec.inputs[0].clone(), InputSource::Request(0)));
         }
         let is_last = number + 1 == count;
         let own = if is_last { (spec.outputs[0].clone(), Sink::Reply(0)) } else { (tensor(number), Sink::Boundary(0)) };

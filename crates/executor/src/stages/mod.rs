@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use paternoster_batching::StageKnobs;
 use paternoster_engine::{Program, ProgramPort};
 use paternoster_model::{
-    BoundaryTensor, DataType, Exit, ExitTo, ModelSpec, Sink, Source, StagePlan, StageSpec, TensorSpec,
+    BoundaryTensor, DataType, Exit, ExitTo, InputSource, ModelSpec, Sink, StagePlan, StageSpec, TensorSpec,
 };
 use smallvec::SmallVec;
 
@@ -33,7 +33,7 @@ pub(super) struct Stages {
 /// One stage.
 pub(super) struct Stage {
     pub(super) program: Arc<dyn Program>,
-    pub(super) inputs: Vec<(TensorSpec, Source)>,
+    pub(super) inputs: Vec<(TensorSpec, InputSource)>,
     /// In the program's order.
     pub(super) outputs: Vec<Output>,
     /// Exits, which refer to `outputs` by index.
@@ -209,10 +209,10 @@ pub(super) fn fault_of(spec: &ModelSpec, stage: usize, what: &str, fault: &str) 
     format!("{what} of stage {stage} of model '{}': {fault}", spec.name)
 }
 
-fn read_from(source: Source) -> Option<u16> {
+fn read_from(source: InputSource) -> Option<u16> {
     match source {
-        Source::Request(_) => None,
-        Source::Boundary { boundary, .. } => Some(boundary),
+        InputSource::Request(_) => None,
+        InputSource::Boundary { boundary, .. } => Some(boundary),
     }
 }
 
@@ -243,8 +243,8 @@ fn check(spec: &ModelSpec, plan: &StagePlan, programs: usize) -> Result<(), Stri
 fn check_inputs(spec: &ModelSpec, plan: &StagePlan, number: usize) -> Result<(), String> {
     for (tensor, source) in &plan.stages[number].inputs {
         let exists = match *source {
-            Source::Request(input) => input < spec.inputs.len(),
-            Source::Boundary { boundary, tensor } => {
+            InputSource::Request(input) => input < spec.inputs.len(),
+            InputSource::Boundary { boundary, tensor } => {
                 let (boundary, tensor) = (usize::from(boundary), usize::from(tensor));
                 boundary < number && tensor < plan.boundaries[boundary].len()
             }

@@ -27,8 +27,8 @@ fn spec(outputs: &[&str]) -> ModelSpec {
     }
 }
 
-fn reads(name: &str, boundary: u16) -> (TensorSpec, Source) {
-    (tensor(name), Source::Boundary { boundary, tensor: 0 })
+fn reads(name: &str, boundary: u16) -> (TensorSpec, InputSource) {
+    (tensor(name), InputSource::Boundary { boundary, tensor: 0 })
 }
 
 fn left(name: &str) -> Vec<BoundaryTensor> {
@@ -40,7 +40,7 @@ fn plan() -> StagePlan {
     let stage = |input, output| StageSpec { inputs: vec![input], outputs: vec![output], exits: vec![] };
     StagePlan {
         stages: vec![
-            stage((tensor("x"), Source::Request(0)), (tensor("a"), Sink::Boundary(0))),
+            stage((tensor("x"), InputSource::Request(0)), (tensor("a"), Sink::Boundary(0))),
             stage(reads("a", 0), (tensor("b"), Sink::Boundary(0))),
             stage(reads("b", 1), (tensor("y"), Sink::Reply(0))),
         ],

@@ -14,7 +14,7 @@ use std::{
 };
 
 use paternoster_batching::{
-    Action, Arrival, Core, End, Event, Knobs, LaneId, LaneKnobs, Load, ModelId, Ns, ReqId, SharedMemory,
+    Action, Arrival, Core, DeviceLoad, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, ReqId, SharedStateMemory,
 };
 use paternoster_model::{Next, RowOutcome};
 use paternoster_observe::{MetaCounters, ModelStats, ObservedRequest, TaskRun, timeline::Timeline};
@@ -110,7 +110,7 @@ impl State {
     }
 
     /// Returns the load of the device.
-    pub(super) fn load(&self) -> Load {
+    pub(super) fn load(&self) -> DeviceLoad {
         self.core.load()
     }
 
@@ -208,7 +208,7 @@ impl State {
             graph,
             sequence: request.sequence,
             first: None,
-            memory: memory.map(|memory| SharedMemory(memory)),
+            memory: memory.map(|memory| SharedStateMemory(memory)),
         };
         self.step(now, Event::Arrived(arrival), after);
         Ok(location)

@@ -3,7 +3,7 @@
 
 use paternoster_device::{
     DeviceError, StreamId,
-    cuda::{Address, Argument, Capture, Cuda, Element, Function, Memory, Shape, Source},
+    cuda::{Address, Argument, Capture, Cuda, Function, KernelElement, KernelSource, LaunchShape, Memory},
 };
 use paternoster_engine::{
     Batch, CardProgram, CardWeights, CardWorkspace, EngineError, Execution, Program, RunParameters, RunSize,
@@ -12,7 +12,7 @@ use paternoster_model::Lengths;
 
 use crate::mixing::mixing;
 
-const KERNELS: Source = Source { name: "folding.cu", text: include_str!("folding.cu") };
+const KERNELS: KernelSource = KernelSource { name: "folding.cu", text: include_str!("folding.cu") };
 
 /// The lengths that cells are prepared for. The longest is that of the longest request here.
 pub(crate) const ENTRIES: [u32; 3] = [3, 7, 12];
@@ -59,7 +59,7 @@ impl CardProgram for OverEntries {
             Self::Folding(_) => "folding",
             Self::Marking => "marking",
         };
-        let kernel = card.kernels(KERNELS, Element::F32)?.function(name)?;
+        let kernel = card.kernels(KERNELS, KernelElement::F32)?.function(name)?;
         Ok(Box::new(OnCard { of: *self, kernel }))
     }
 }
@@ -120,7 +120,7 @@ impl CardWorkspace for Workspace {
         let [one, entries, lengths, out] = [0, 1, 2, 3].map(|at| Argument::Address(self.memory[at].address()));
         let (rows, most) = (Argument::I32(size.rows as i32), Argument::I32(ENTRIES[size.lengths] as i32));
         let live = Argument::Address(live);
-        let shape = Shape { grid: [size.rows, 1, 1], threads: 32, shared_bytes: 0 };
+        let shape = LaunchShape { grid: [size.rows, 1, 1], threads: 32, shared_bytes: 0 };
         match self.of {
             OverEntries::Folding(modulus) => {
                 let arguments = [live, rows, most, one, entries, lengths, out, Argument::U64(modulus)];

@@ -2,13 +2,13 @@
 
 use paternoster_device::{
     DeviceError, StreamId,
-    cuda::{Address, Argument, Capture, Cuda, Element, Function, Memory, Shape, Source},
+    cuda::{Address, Argument, Capture, Cuda, Function, KernelElement, KernelSource, LaunchShape, Memory},
 };
 use paternoster_engine::{
     Batch, CardProgram, CardWeights, CardWorkspace, EngineError, Execution, Program, RunParameters, RunSize,
 };
 
-const KERNELS: Source = Source { name: "mixing.cu", text: include_str!("mixing.cu") };
+const KERNELS: KernelSource = KernelSource { name: "mixing.cu", text: include_str!("mixing.cu") };
 
 /// Computes the result of the kernel.
 pub(crate) fn mixing(one: u64, two: u64, modulus: u64) -> u64 {
@@ -41,7 +41,7 @@ impl Program for Mixing {
 
 impl CardProgram for Mixing {
     fn load(&self, card: &mut Cuda) -> Result<Box<dyn CardWeights>, DeviceError> {
-        let kernel = card.kernels(KERNELS, Element::F32)?.function("mixing")?;
+        let kernel = card.kernels(KERNELS, KernelElement::F32)?.function("mixing")?;
         Ok(Box::new(OnCard { of: *self, kernel }))
     }
 }
@@ -106,6 +106,6 @@ impl CardWorkspace for Workspace {
             Argument::U64(self.of.modulus),
             Argument::Address(self.faults.address()),
         ];
-        capture.kernel(&self.kernel, Shape { grid: [rows, 1, 1], threads: 32, shared_bytes: 0 }, &arguments)
+        capture.kernel(&self.kernel, LaunchShape { grid: [rows, 1, 1], threads: 32, shared_bytes: 0 }, &arguments)
     }
 }

@@ -9,8 +9,8 @@ use paternoster_executor::{CellPrograms, InferRequest, StagePrograms};
 use paternoster_model::{
     DataType, Dims, InputTensor, ModelSpec, SymbolId, TensorSpec,
     unfold::{
-        CellSpec, Control, Emit, EmitRange, Emitted, Expression, NodeType, Nodes, Segment, Source, Start, Tensor,
-        Unfolding,
+        CellInputSource, CellSpec, Control, Emit, EmitRange, Emitted, Expression, NodeType, Nodes, Segment, Start,
+        Tensor, Unfolding,
     },
 };
 use smallvec::smallvec;
@@ -129,7 +129,7 @@ impl Form {
     pub(crate) fn kept(self, max_rows: u32, slots: u32, sequences: SequenceKnobs) -> (ModelSpec, Knobs, StagePrograms) {
         let (mut unfolding, programs) = self.unfolding(max_rows);
         match &mut unfolding.segments[0].types[0].inputs[1] {
-            Source::Carried { is_kept, .. } => *is_kept = true,
+            CellInputSource::Carried { is_kept, .. } => *is_kept = true,
             other => panic!("{other:?} carries nothing"),
         }
         let spec = self.spec();
@@ -150,7 +150,7 @@ impl Form {
     pub(crate) fn untold() -> (ModelSpec, StagePrograms) {
         let (mut unfolding, programs) = Self::Marked.unfolding(1);
         unfolding.segments[0].types[0].inputs[1] =
-            Source::Control { control: Control::Ready, no: bytes([0]), yes: bytes([1]) };
+            CellInputSource::Control { control: Control::Ready, no: bytes([0]), yes: bytes([1]) };
         let spec = Self::Marked.spec();
         let cells = CellPrograms::new(&spec, unfolding, programs).expect("the unfolding is sound");
         (spec, cells.into())
@@ -178,9 +178,9 @@ impl Form {
         };
         let program = |inputs, modulus| Arc::new(Mixing { inputs, modulus }) as Arc<dyn Program>;
         let start = bytes([START]);
-        let token = Source::Step { of: Tensor::Input(0), reversed: false };
-        let carried = |start| Source::Carried { output: 0, start, is_kept: false };
-        let child = |child| Source::Child { child, output: 0, none: start.clone() };
+        let token = CellInputSource::Step { of: Tensor::Input(0), reversed: false };
+        let carried = |start| CellInputSource::Carried { output: 0, start, is_kept: false };
+        let child = |child| CellInputSource::Child { child, output: 0, none: start.clone() };
         let emit = |which| vec![Emit { name: "v".to_owned(), output: 0, which }];
         let emitted = |segment| Emitted { segment, emit: 0 };
         let length = || Expression::Length(0);
@@ -218,7 +218,7 @@ impl Form {
                 (vec![step("encoder", 2), step("decoder", 1)], segments, vec![program(2, MANY), program(2, FEW)])
             }
             Self::TwoLayers => {
-                let below = Source::Step { of: Tensor::Emitted(emitted(0)), reversed: false };
+                let below = CellInputSource::Step { of: Tensor::Emitted(emitted(0)), reversed: false };
                 let second = smallvec![NodeType { cell: 1, inputs: vec![below, carried(Start::Row(start.clone()))] }];
                 let segments = vec![
                     segment("lower", first(), chain(), EmitRange::All),
@@ -228,14 +228,14 @@ impl Form {
                 (vec![step("lower", 2), upper], segments, vec![program(2, MANY), program(2, MANY)])
             }
             Self::Growing => {
-                let grown = vec![token.clone(), Source::Grown { output: 0 }, Source::GrownLength];
+                let grown = vec![token.clone(), CellInputSource::Grown { output: 0 }, CellInputSource::GrownLength];
                 let types = smallvec![NodeType { cell: 0, inputs: grown }];
                 let segments = vec![segment("grow", types, decode(), EmitRange::All)];
                 (vec![over("grow", 1)], segments, vec![Arc::new(OverEntries::Folding(FEW)) as Arc<dyn Program>])
             }
             Self::Held => {
                 let memory = Tensor::Emitted(emitted(0));
-                let held = vec![token.clone(), Source::Whole(memory), Source::Length(memory)];
+                let held = vec![token.clone(), CellInputSource::Whole(memory), CellInputSource::Length(memory)];
                 let types = smallvec![NodeType { cell: 1, inputs: held }];
                 let segments = vec![
                     segment("memory", first(), chain(), EmitRange::All),
@@ -245,8 +245,8 @@ impl Form {
                 (vec![step("step", 2), over("attend", 1)], segments, vec![program(2, MANY), attending])
             }
             Self::Rows => {
-                let each = smallvec![NodeType { cell: 0, inputs: vec![Source::Rows(Tensor::Input(0))] }];
-                let below = Source::Step { of: Tensor::Emitted(emitted(0)), reversed: false };
+                let each = smallvec![NodeType { cell: 0, inputs: vec![CellInputSource::Rows(Tensor::Input(0))] }];
+                let below = CellInputSource::Step { of: Tensor::Emitted(emitted(0)), reversed: false };
                 let second = smallvec![NodeType { cell: 1, inputs: vec![below, carried(Start::Row(start.clone()))] }];
                 let segments = vec![
                     segment("each", each, Nodes::Stage, EmitRange::Last),
@@ -257,9 +257,9 @@ impl Form {
                 (vec![each, upper], segments, vec![program(1, MANY), program(2, MANY)])
             }
             Self::Marked => {
-                let all = vec![Source::Whole(Tensor::Input(0)), Source::Length(Tensor::Input(0))];
+                let all = vec![CellInputSource::Whole(Tensor::Input(0)), CellInputSource::Length(Tensor::Input(0))];
                 let memory = Tensor::Emitted(emitted(0));
-                let held = vec![token.clone(), Source::Whole(memory), Source::Length(memory)];
+                let held = vec![token.clone(), CellInputSource::Whole(memory), CellInputSource::Length(memory)];
                 let segments = vec![
                     segment("mark", smallvec![NodeType { cell: 0, inputs: all }], Nodes::Stage, EmitRange::Last),
                     segment("attend", smallvec![NodeType { cell: 1, inputs: held }], chain(), EmitRange::All),

@@ -16,7 +16,7 @@ use paternoster_executor::{Journal, JournalEntry, StreamOrder, Tickets, issue};
 use paternoster_testing::{
     fake_control::{fail_calls, fail_none, hold, release},
     fake_cuda::{is_on_card, with_card, with_fake_cuda},
-    sim::{Sim, Source, Work},
+    sim::{RowSource, Sim, Work},
 };
 
 use crate::{
@@ -74,7 +74,7 @@ impl Replay {
                 None => *self.buffers.entry(access.region.buffer).or_insert(self.sim.allocate(ROWS, 8)?),
             };
             if access.kind != AccessKind::Read {
-                work.sources.extend(access.region.rows.iter().map(|row| Source::External(u64::from(row))));
+                work.sources.extend(access.region.rows.iter().map(|row| RowSource::External(u64::from(row))));
             }
             own.push(Access { region: Region { buffer, rows: access.region.rows.clone() }, kind: access.kind });
         }

@@ -6,15 +6,15 @@ use bytes::Bytes;
 use paternoster_batching::Policy;
 use paternoster_device::{
     DeviceError, StreamId,
-    cuda::{Address, Argument, Capture, Cuda, Element, Function, Memory, Shape, Source as Kernels},
+    cuda::{Address, Argument, Capture, Cuda, Function, KernelElement, KernelSource as Kernels, LaunchShape, Memory},
 };
 use paternoster_engine::{
     Batch, CardProgram, CardWeights, CardWorkspace, EngineError, Execution, Program, RunParameters, RunSize,
 };
 use paternoster_executor::{InferError, InferRequest, ModelHandle, Pool, Response, StagePrograms};
 use paternoster_model::{
-    BoundaryDim, BoundaryTensor, DataType, Dims, InputTensor, Lengths, ModelSpec, Sink, Source, StagePlan, StageSpec,
-    SymbolId, TensorSpec,
+    BoundaryDim, BoundaryTensor, DataType, Dims, InputSource, InputTensor, Lengths, ModelSpec, Sink, StagePlan,
+    StageSpec, SymbolId, TensorSpec,
 };
 use paternoster_testing::fake_cuda::with_card;
 use smallvec::SmallVec;
@@ -57,7 +57,7 @@ impl CardProgram for Summing {
     }
 
     fn load(&self, card: &mut Cuda) -> Result<Box<dyn CardWeights>, DeviceError> {
-        let kernel = card.kernels(KERNELS, Element::F32)?.function("summing")?;
+        let kernel = card.kernels(KERNELS, KernelElement::F32)?.function("summing")?;
         Ok(Box::new(OnCard { of: *self, kernel }))
     }
 }
@@ -117,7 +117,7 @@ impl CardWorkspace for Workspace {
             marks,
             sums,
         ];
-        capture.kernel(&self.kernel, Shape { grid: [size.rows, 1, 1], threads: 32, shared_bytes: 0 }, &arguments)
+        capture.kernel(&self.kernel, LaunchShape { grid: [size.rows, 1, 1], threads: 32, shared_bytes: 0 }, &arguments)
     }
 }
 
@@ -154,8 +154,8 @@ fn programs(count: usize) -> StagePrograms {
     }
     let stages = (0..count).map(|stage| {
         let input = match stage.checked_sub(1) {
-            None => (padded("tokens"), Source::Request(0)),
-            Some(before) => (padded(&named(before)), Source::Boundary { boundary: before as u16, tensor: 0 }),
+            None => (padded("tokens"), InputSource::Request(0)),
+            Some(before) => (padded(&named(before)), InputSource::Boundary { boundary: before as u16, tensor: 0 }),
         };
         let outputs = if stage + 1 == count {
             vec![(padded("marks"), Sink::Reply(0)), (sum(), Sink::Reply(1))]

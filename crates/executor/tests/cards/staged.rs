@@ -6,7 +6,7 @@ use bytes::Bytes;
 use paternoster_engine::Program;
 use paternoster_executor::{InferRequest, StagePrograms};
 use paternoster_model::{
-    BoundaryDim, BoundaryTensor, DataType, Dims, Exit, ExitTo, InputTensor, ModelSpec, Sink, Source, StagePlan,
+    BoundaryDim, BoundaryTensor, DataType, Dims, Exit, ExitTo, InputSource, InputTensor, ModelSpec, Sink, StagePlan,
     StageSpec, TensorSpec,
 };
 use smallvec::SmallVec;
@@ -75,9 +75,9 @@ impl Staged {
         let reads = self.reads();
         let last = reads.len() - 1;
         let stages = (0..reads.len()).map(|number| {
-            let from = |&boundary: &u16| (value(&named(boundary)), Source::Boundary { boundary, tensor: 0 });
+            let from = |&boundary: &u16| (value(&named(boundary)), InputSource::Boundary { boundary, tensor: 0 });
             let inputs = match reads[number] {
-                [] => vec![(value("x"), Source::Request(0))],
+                [] => vec![(value("x"), InputSource::Request(0))],
                 boundaries => boundaries.iter().map(from).collect(),
             };
             let own = if number == last { "y".to_owned() } else { named(number as u16) };

@@ -12,7 +12,8 @@ use paternoster_executor::{CellPrograms, Journal, JournalEntry};
 use paternoster_model::{
     DataType, Lengths, ModelSpec, TensorSpec,
     unfold::{
-        CellSpec, Emit, EmitRange, Emitted, Expression, NodeType, Nodes, Segment, Source, Start, Tensor, Unfolding,
+        CellInputSource, CellSpec, Emit, EmitRange, Emitted, Expression, NodeType, Nodes, Segment, Start, Tensor,
+        Unfolding,
     },
 };
 use paternoster_onnx::zoo::{Width, cells};
@@ -103,8 +104,8 @@ fn lstm() -> (ModelSpec, Knobs, CellPrograms) {
     let plan = Plan::new(&model, &inputs, &outputs, true, Precision::Ieee).unwrap_or_else(|error| panic!("{error}"));
     let program = Arc::new(OnCard::new(Arc::new(Nothing), vec![(Lengths::new(), plan)])) as Arc<dyn Program>;
     let zeros = Start::Row(Bytes::from(vec![0; hidden as usize * 4]));
-    let carried = |output| Source::Carried { output, start: zeros.clone(), is_kept: false };
-    let token = Source::Step { of: Tensor::Input(0), reversed: false };
+    let carried = |output| CellInputSource::Carried { output, start: zeros.clone(), is_kept: false };
+    let token = CellInputSource::Step { of: Tensor::Input(0), reversed: false };
     let cell = CellSpec { name: "step".to_owned(), inputs, outputs, max_rows: MAX_ROWS, min_followup: 1, priority: 1 };
     let segment = Segment {
         name: "only".to_owned(),

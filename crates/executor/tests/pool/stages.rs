@@ -12,7 +12,7 @@ use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution,
 use paternoster_executor::{
     InferError, InferRequest, ModelHandle, Pool, PoolOptions, Response, ResponseFuture, StagePrograms, WarmUp,
 };
-use paternoster_model::{DataType, Dims, Exit, ExitTo, InputTensor, Sink, Source, StagePlan, TensorSpec};
+use paternoster_model::{DataType, Dims, Exit, ExitTo, InputSource, InputTensor, Sink, StagePlan, TensorSpec};
 use paternoster_observe::timeline::Timeline;
 use paternoster_testing::chain;
 
@@ -260,7 +260,7 @@ fn with_exits() -> StagePlan {
     // Rows that skip stage 1 cannot read its output, so both later stages read the first boundary.
     plan.stages[1].outputs.clear();
     plan.boundaries[1].clear();
-    plan.stages[2].inputs[0].1 = Source::Boundary { boundary: 0, tensor: 0 };
+    plan.stages[2].inputs[0].1 = InputSource::Boundary { boundary: 0, tensor: 0 };
     plan
 }
 

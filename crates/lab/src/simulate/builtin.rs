@@ -17,12 +17,12 @@ use paternoster_batching::{CostPoint, CostTable, Ns};
 use paternoster_model::CellId;
 
 use super::{
-    cells::Segment,
+    cells::SimulatedSegment,
     networks::{self, WORDS, encoder_layer},
     published::published,
     roofline::{Layer, Roofline, chain},
     surface::Surface,
-    table::{DeviceTable, ModelTable, Steps},
+    table::{DeviceTable, ModelTable, UnrolledLoop},
     v100::v100,
 };
 
@@ -130,13 +130,18 @@ fn unrolled(roofline: &Roofline, name: &str, encoder: &[Vec<Layer>], step: &[Lay
     let first = model.latencies.stages.len() as u16;
     let step = roofline.points(&ROWS, &[1], |_| step.to_vec());
     model.latencies.stages.extend(std::iter::repeat_n(step, usize::from(dec_timesteps.max(1))));
-    ModelTable { steps: Some(Steps { first }), ..model }
+    ModelTable { steps: Some(UnrolledLoop { first }), ..model }
 }
 
 /// GNMT of two cells, one per word of the input and one per word of the output.
 fn gnmt_cells(roofline: &Roofline) -> ModelTable {
     let cells = [networks::gnmt_encoder_step(), networks::gnmt_step()];
-    of_cells(roofline, "gnmt-cells", &cells, vec![Segment::Chain(CellId(0)), Segment::Decode(CellId(1))])
+    of_cells(
+        roofline,
+        "gnmt-cells",
+        &cells,
+        vec![SimulatedSegment::Chain(CellId(0)), SimulatedSegment::Decode(CellId(1))],
+    )
 }
 
 fn transformer_cells(roofline: &Roofline) -> ModelTable {
@@ -147,12 +152,13 @@ fn transformer_cells(roofline: &Roofline) -> ModelTable {
 fn layers_and_steps(roofline: &Roofline, name: &str, encoder: &[Vec<Layer>], step: &[Layer]) -> ModelTable {
     let cells = [encoder, &[step.to_vec()]].concat();
     let decoder = encoder.len() as u16;
-    let mut segments: Vec<Segment> = (0..decoder).map(|layer| Segment::Stage(CellId(layer))).collect();
-    segments.push(Segment::Decode(CellId(decoder)));
+    let mut segments: Vec<SimulatedSegment> =
+        (0..decoder).map(|layer| SimulatedSegment::Stage(CellId(layer))).collect();
+    segments.push(SimulatedSegment::Decode(CellId(decoder)));
     of_cells(roofline, name, &cells, segments)
 }
 
-fn of_cells(roofline: &Roofline, name: &str, cells: &[Vec<Layer>], segments: Vec<Segment>) -> ModelTable {
+fn of_cells(roofline: &Roofline, name: &str, cells: &[Vec<Layer>], segments: Vec<SimulatedSegment>) -> ModelTable {
     let times = cells.iter().map(|layers| roofline.points(&ROWS, &[1], |_| layers.clone())).collect();
     ModelTable::of_cells(name, times, &vec![LARGEST; cells.len()], segments)
 }

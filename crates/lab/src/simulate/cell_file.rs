@@ -3,7 +3,7 @@
 use paternoster_model::CellId;
 use serde::Deserialize;
 
-use super::cells::{CellGraph, Segment, any_steps, cell_knobs};
+use super::cells::{CellGraph, SimulatedSegment, any_steps, cell_knobs};
 
 /// A cell type.
 #[derive(Deserialize)]
@@ -88,15 +88,15 @@ pub(super) fn graph(cells: Vec<CellEntry>, segments: &[SegmentEntry], known: &[u
     };
     let read = |segment: &SegmentEntry| {
         Ok(match segment {
-            SegmentEntry::Stage(cell) => Segment::Stage(find(cell)?),
-            SegmentEntry::Chain(cell) => Segment::Chain(find(cell)?),
-            SegmentEntry::Decode(cell) => Segment::Decode(find(cell)?),
-            SegmentEntry::Tree { leaf, inner } => Segment::Tree { leaf: find(leaf)?, inner: find(inner)? },
+            SegmentEntry::Stage(cell) => SimulatedSegment::Stage(find(cell)?),
+            SegmentEntry::Chain(cell) => SimulatedSegment::Chain(find(cell)?),
+            SegmentEntry::Decode(cell) => SimulatedSegment::Decode(find(cell)?),
+            SegmentEntry::Tree { leaf, inner } => SimulatedSegment::Tree { leaf: find(leaf)?, inner: find(inner)? },
         })
     };
-    let segments: Vec<Segment> = segments.iter().map(read).collect::<Result<_, Wrong>>()?;
+    let segments: Vec<SimulatedSegment> = segments.iter().map(read).collect::<Result<_, Wrong>>()?;
     let chunked = |cell: &CellId| knobs[usize::from(cell.0)].chunks.is_some();
-    if let Some(cell) = segments.iter().flat_map(Segment::of_single_steps).find(chunked) {
+    if let Some(cell) = segments.iter().flat_map(SimulatedSegment::of_single_steps).find(chunked) {
         return expected(
             "chunk only for a cell of chains",
             format!("it in the cell '{}'", cells[usize::from(cell.0)].name),
@@ -132,7 +132,7 @@ mod tests {
         let graph = read(SEQ2SEQ).expect("it is a model of cells");
         let sizes: Vec<_> = graph.cells.iter().map(|cell| (cell.max_rows, cell.min_followup, cell.priority)).collect();
         assert_eq!(sizes, [(16, 4, 2), (8, 3, 1)]);
-        assert_eq!(graph.segments, [Segment::Chain(CellId(0)), Segment::Decode(CellId(1))]);
+        assert_eq!(graph.segments, [SimulatedSegment::Chain(CellId(0)), SimulatedSegment::Decode(CellId(1))]);
         let chunks = |entry: &str| {
             let text = SEQ2SEQ.replace(r#""encoder", "#, &format!(r#""encoder", "chunk": {entry}, "#));
             read(&text).expect("it is a model of cells").cells[0].chunks
@@ -142,7 +142,7 @@ mod tests {
         let tree =
             SEQ2SEQ.replace(r#"{ "decode": "decoder" }"#, r#"{ "tree": { "leaf": "decoder", "inner": "encoder" } }"#);
         let tree = read(&tree).expect("it is a model of cells");
-        assert_eq!(tree.segments[1], Segment::Tree { leaf: CellId(1), inner: CellId(0) });
+        assert_eq!(tree.segments[1], SimulatedSegment::Tree { leaf: CellId(1), inner: CellId(0) });
     }
 
     #[test]

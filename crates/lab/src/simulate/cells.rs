@@ -22,14 +22,14 @@ pub struct CellGraph {
     /// The cell types. Their times are the model's latencies, by index.
     pub cells: Vec<CellKnobs>,
     /// The segments that requests unfold into, in order; at least one, and at most one decoder.
-    pub segments: Vec<Segment>,
+    pub segments: Vec<SimulatedSegment>,
     /// Time that each task takes in addition to its cell.
     pub boundary_ns: Ns,
 }
 
 /// One segment that requests unfold into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Segment {
+pub enum SimulatedSegment {
     /// A single cell.
     Stage(CellId),
     /// One cell per element of the input.
@@ -45,7 +45,7 @@ pub enum Segment {
     },
 }
 
-impl Segment {
+impl SimulatedSegment {
     /// Returns the cells whose tasks run one step of a row.
     pub(super) fn of_single_steps(&self) -> impl Iterator<Item = CellId> {
         match *self {
@@ -70,23 +70,23 @@ impl CellGraph {
 
     /// Returns the segments in the core's form.
     pub fn segment_knobs(&self) -> Vec<SegmentKnobs> {
-        let knobs = |segment: &Segment| match *segment {
-            Segment::Stage(cell) => SegmentKnobs::Stage { cell },
-            Segment::Chain(cell) => SegmentKnobs::Steps { cell },
-            Segment::Decode(cell) => SegmentKnobs::Decode { cell, expected_steps: None },
-            Segment::Tree { leaf, inner } => SegmentKnobs::Tree { leaf, inner },
+        let knobs = |segment: &SimulatedSegment| match *segment {
+            SimulatedSegment::Stage(cell) => SegmentKnobs::Stage { cell },
+            SimulatedSegment::Chain(cell) => SegmentKnobs::Steps { cell },
+            SimulatedSegment::Decode(cell) => SegmentKnobs::Decode { cell, expected_steps: None },
+            SimulatedSegment::Tree { leaf, inner } => SegmentKnobs::Tree { leaf, inner },
         };
         self.segments.iter().map(knobs).collect()
     }
 
     /// Whether requests have trees, which cannot be padded to share a batch.
     pub fn has_trees(&self) -> bool {
-        self.segments.iter().any(|segment| matches!(segment, Segment::Tree { .. }))
+        self.segments.iter().any(|segment| matches!(segment, SimulatedSegment::Tree { .. }))
     }
 
     /// Whether requests run as many steps as their output has elements, so that a task's outcome ends them.
     pub fn decodes(&self) -> bool {
-        self.segments.iter().any(|segment| matches!(segment, Segment::Decode(_)))
+        self.segments.iter().any(|segment| matches!(segment, SimulatedSegment::Decode(_)))
     }
 
     /// Returns the graph of a request, taking its tree, and the number of the node that will turn out to be the last of
@@ -96,14 +96,16 @@ impl CellGraph {
         let mut graph: Vec<Unfolded> = Vec::with_capacity(self.segments.len());
         for segment in &self.segments {
             graph.push(match segment {
-                Segment::Stage(_) => Unfolded::Steps(1),
-                Segment::Chain(_) => Unfolded::Steps(offered.length.max(1)),
-                Segment::Decode(_) => {
+                SimulatedSegment::Stage(_) => Unfolded::Steps(1),
+                SimulatedSegment::Chain(_) => Unfolded::Steps(offered.length.max(1)),
+                SimulatedSegment::Decode(_) => {
                     let before: u32 = graph.iter().map(Unfolded::nodes).sum();
                     last = Some(before + decoded(offered) - 1);
                     Unfolded::Steps(most_decoded(offered))
                 }
-                Segment::Tree { .. } => Unfolded::Tree(offered.tree.take().unwrap_or_else(|| Arc::new(tree(1, |_| 1)))),
+                SimulatedSegment::Tree { .. } => {
+                    Unfolded::Tree(offered.tree.take().unwrap_or_else(|| Arc::new(tree(1, |_| 1))))
+                }
             });
         }
         (graph.into_boxed_slice(), last)
@@ -112,13 +114,13 @@ impl CellGraph {
     /// Returns the time of a padded graph of `rows` rows, with as many steps as its longest input and its longest
     /// output have elements.
     pub(super) fn padded_ns(&self, surfaces: &[Surface], rows: u32, length: u64, decoded: u64) -> f64 {
-        let segment_ns = |segment: &Segment| {
+        let segment_ns = |segment: &SimulatedSegment| {
             let (cell, steps) = match *segment {
-                Segment::Stage(cell) => (cell, 1),
-                Segment::Chain(cell) => (cell, length.max(1)),
-                Segment::Decode(cell) => (cell, decoded.max(1)),
+                SimulatedSegment::Stage(cell) => (cell, 1),
+                SimulatedSegment::Chain(cell) => (cell, length.max(1)),
+                SimulatedSegment::Decode(cell) => (cell, decoded.max(1)),
                 // Only `cellular` runs trees; for other policies a tree counts as a chain.
-                Segment::Tree { inner, .. } => (inner, length.max(1)),
+                SimulatedSegment::Tree { inner, .. } => (inner, length.max(1)),
             };
             self.steps_ns(surfaces, cell, rows, steps)
         };

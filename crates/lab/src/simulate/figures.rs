@@ -44,7 +44,7 @@ pub struct Period {
 
 /// Results of one policy under one load, in one or more runs.
 #[derive(Clone, Debug, Default)]
-pub struct Figures {
+pub struct SimulatedFigures {
     /// By model, in the setup's order.
     pub models: Vec<ModelFigures>,
     /// Time from the first counted arrival to the last end.
@@ -114,7 +114,7 @@ impl ModelFigures {
     }
 }
 
-impl Figures {
+impl SimulatedFigures {
     /// Adds another run of the same setup.
     pub fn add(&mut self, other: &Self) {
         self.models.resize_with(self.models.len().max(other.models.len()), ModelFigures::default);
@@ -183,7 +183,11 @@ mod tests {
 
     #[test]
     fn a_queue_that_takes_long_to_empty_did_not_keep_up() {
-        let left = |left_ns: u128| Figures { arriving_ns: 1000, span_ns: 1000 + left_ns, ..Figures::default() };
+        let left = |left_ns: u128| SimulatedFigures {
+            arriving_ns: 1000,
+            span_ns: 1000 + left_ns,
+            ..SimulatedFigures::default()
+        };
         assert!(left(60).keeps_up(10), "a twentieth of 1,000 and 10");
         assert!(!left(61).keeps_up(10));
     }
@@ -198,7 +202,7 @@ mod tests {
             ..Period::default()
         };
         let periods = vec![period(10, 100), period(20, 150), period(30, 900), period(40, 100)];
-        let figures = Figures { periods, ..Figures::default() };
+        let figures = SimulatedFigures { periods, ..SimulatedFigures::default() };
         assert_eq!(
             [99.0, 100.0, 150.0, 899.0].map(|most_ns| figures.highest_step(most_ns)),
             [None, Some(10.0), Some(20.0), Some(20.0)]
@@ -222,7 +226,7 @@ mod tests {
                 ..ModelFigures::default()
             }
         };
-        let run = |ns: &[u64]| Figures {
+        let run = |ns: &[u64]| SimulatedFigures {
             models: vec![model(ns)],
             span_ns: 1_000_000_000,
             run_ns: 2_000_000_000,
@@ -231,7 +235,7 @@ mod tests {
             joules: 2.0,
             served: ns.len() as u64,
             periods: vec![Period { offered: 4, span_ns: 2_000_000_000, arrived_ns: 8, completed: 2, latency_ns: 30 }],
-            ..Figures::default()
+            ..SimulatedFigures::default()
         };
         let mut sum = run(&[100, 200]);
         sum.add(&run(&[300, 400, 500, 600]));
@@ -241,6 +245,6 @@ mod tests {
         assert_eq!((all.mean_batch(), sum.utilisation(), sum.requests_per_joule()), (3.0, 0.25, 1.5));
         let period = sum.periods[0];
         assert_eq!((period.rate(), period.mean_arrival_ns(), period.mean_latency_ns()), (2.0, 2.0, Some(15.0)));
-        assert_eq!(Figures::default().throughput(&ModelFigures::default()), 0.0, "nothing in no time");
+        assert_eq!(SimulatedFigures::default().throughput(&ModelFigures::default()), 0.0, "nothing in no time");
     }
 }

@@ -7,7 +7,7 @@ use super::{
     cell_file::{CellEntry, SegmentEntry, graph},
     file_error::FileError,
     profile_file::ProfileFile,
-    table::{DeviceTable, ModelTable, Steps},
+    table::{DeviceTable, ModelTable, UnrolledLoop},
 };
 
 /// Maximum number of stages of a model.
@@ -132,7 +132,7 @@ impl Model {
         };
         let least = cells.iter().flat_map(|graph| &graph.cells).map(|cell| cell.max_rows).min();
         let max_batch_rows = max_batch_rows.or(least).unwrap_or(largest);
-        let steps = steps_from.map(|first| Steps { first });
+        let steps = steps_from.map(|first| UnrolledLoop { first });
         Ok(ModelTable { name, max_batch_rows, latencies, steps, cells, scatter })
     }
 }

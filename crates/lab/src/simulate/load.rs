@@ -5,7 +5,7 @@ use std::sync::Arc;
 use paternoster_batching::Ns;
 use paternoster_model::unfold::Topology;
 
-use crate::workload::{Arrivals, Lengths, Translations, Trees};
+use crate::workload::{Arrivals, LengthDistribution, Translations, Trees};
 
 /// One request before it arrives, with one row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,16 +28,16 @@ pub enum RequestInputs {
     /// All requests are alike.
     Alike,
     /// An input of random length.
-    OfLength(Lengths),
+    OfLength(LengthDistribution),
     /// An input of random length, and an output of similar length.
-    Translated(Lengths),
+    Translated(LengthDistribution),
     /// A tree.
     Tree(Trees),
 }
 
 /// The requests of a run, as distributions.
 #[derive(Clone, Debug)]
-pub struct Load {
+pub struct SimulatedLoad {
     /// Arrival times, for all models together.
     pub arrivals: Arrivals,
     /// For each model, its share of the requests (at least one share is above 0) and their inputs.
@@ -48,7 +48,7 @@ pub struct Load {
     pub backlog: u64,
 }
 
-impl Load {
+impl SimulatedLoad {
     /// Returns the first `count` requests for a seed, in order of time; fewer if no more arrive.
     pub fn requests(&self, seed: u64, count: u64) -> impl Iterator<Item = Offered> {
         let total: f64 = self.models.iter().map(|(share, _)| share).sum();
@@ -128,10 +128,10 @@ mod tests {
 
     #[test]
     fn requests_are_shared_among_the_models_and_fixed_by_the_seed() {
-        let load = Load {
+        let load = SimulatedLoad {
             arrivals: Arrivals::Poisson { rate: 1000.0 },
             models: vec![
-                (3.0, RequestInputs::OfLength(Lengths::Fixed(7))),
+                (3.0, RequestInputs::OfLength(LengthDistribution::Fixed(7))),
                 (1.0, RequestInputs::Alike),
                 (0.0, RequestInputs::Alike),
             ],
@@ -148,9 +148,9 @@ mod tests {
 
     #[test]
     fn a_traces_lengths_stay_with_its_arrivals() {
-        let load = Load {
+        let load = SimulatedLoad {
             arrivals: Arrivals::At(vec![10, 20, 30]),
-            models: vec![(1.0, RequestInputs::Translated(Lengths::Fixed(1)))],
+            models: vec![(1.0, RequestInputs::Translated(LengthDistribution::Fixed(1)))],
             traced: Some(vec![4, 5, 6]),
             backlog: 0,
         };
@@ -162,9 +162,9 @@ mod tests {
 
     #[test]
     fn outputs_of_a_trace_are_not_bounded_by_the_lengths_that_it_replaces() {
-        let lengths = Lengths::named("wmt15").expect("a known workload");
+        let lengths = LengthDistribution::named("wmt15").expect("a known workload");
         let most = lengths.most().expect("it has a bound");
-        let load = Load {
+        let load = SimulatedLoad {
             arrivals: Arrivals::At((0..100).collect()),
             models: vec![(1.0, RequestInputs::Translated(lengths))],
             traced: Some(vec![most * 10; 100]),
@@ -173,7 +173,7 @@ mod tests {
         let decoded: Vec<u32> = load.requests(1, 100).map(|offered| offered.decoded).collect();
         let mean = decoded.iter().sum::<u32>() / 100;
         assert!(mean.abs_diff(most * 10) < most, "{mean}");
-        let drawn = Load { traced: None, ..load };
+        let drawn = SimulatedLoad { traced: None, ..load };
         assert!(drawn.requests(1, 100).all(|offered| offered.decoded <= most));
     }
 }

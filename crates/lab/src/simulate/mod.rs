@@ -1,9 +1,9 @@
 //! The simulator: discrete-event runs of the production [`batching::Core`](paternoster_batching::Core) over device
 //! tables, in virtual time.
 //!
-//! This module has device tables ([`DeviceTable`], [`built_in`]), loads ([`Load`]), the event loop ([`run`]), its
-//! results ([`Figures`]), and helpers for many runs ([`on_all_cores`], [`fewest_devices`]). It must not use a clock,
-//! decide about batches (the core does), run models, or print. A run depends only on its arguments.
+//! This module has device tables ([`DeviceTable`], [`built_in`]), loads ([`SimulatedLoad`]), the event loop ([`run`]),
+//! its results ([`SimulatedFigures`]), and helpers for many runs ([`on_all_cores`], [`fewest_devices`]). It must not
+//! use a clock, decide about batches (the core does), run models, or print. A run depends only on its arguments.
 
 mod builtin;
 mod capacity;
@@ -32,13 +32,13 @@ mod tests;
 
 pub use builtin::{BUILT_IN, built_in};
 pub use capacity::fewest_devices;
-pub use cells::{CellGraph, Segment};
-pub use figures::{Figures, ModelFigures, Period};
+pub use cells::{CellGraph, SimulatedSegment};
+pub use figures::{ModelFigures, Period, SimulatedFigures};
 pub use file_error::FileError;
-pub use load::{Load, Offered, RequestInputs};
+pub use load::{Offered, RequestInputs, SimulatedLoad};
 pub use parallel::{cores, on_all_cores};
 pub use recorded::{Recorded, RecordedError, RecordedTask};
 pub use replay::Replay;
 pub use run::run;
 pub use setup::{Served, Setup};
-pub use table::{DeviceTable, ModelTable, Steps, TableError};
+pub use table::{DeviceTable, ModelTable, TableError, UnrolledLoop};

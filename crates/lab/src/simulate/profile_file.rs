@@ -181,7 +181,7 @@ mod tests {
     use paternoster_model::CellId;
 
     use super::*;
-    use crate::simulate::cells::{Segment, any_steps};
+    use crate::simulate::cells::{SimulatedSegment, any_steps};
 
     const POINT: &str = r#"{ "rows": 8, "length": 32, "median_ns": 410, "p99_ns": 500, "runs": 9 }"#;
 
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(sizes, [(4, 2), (32, 1)], "as suggested, and as configured");
         assert_eq!(model.max_batch_rows, 4, "padded graphs have the least of their cells' batches");
         assert_eq!(graph.cells[0].chunks, Some(any_steps(true)));
-        assert_eq!(graph.segments, [Segment::Chain(CellId(0)), Segment::Decode(CellId(1))]);
+        assert_eq!(graph.segments, [SimulatedSegment::Chain(CellId(0)), SimulatedSegment::Decode(CellId(1))]);
         let point = |rows, length, took_ns| CostPoint { rows, length, took_ns };
         let by_steps = vec![point(1, 1, 10), point(8, 4, 60)];
         assert_eq!(model.latencies.stages, [by_steps, vec![point(1, 0, 30)]], "steps, and the length that counts");

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::{
     cells::{CellGraph, decoded},
-    figures::{Figures, ModelFigures, Period},
+    figures::{ModelFigures, Period, SimulatedFigures},
     lanes::Lanes,
     load::Offered,
     setup::{Served, Setup},
@@ -72,7 +72,7 @@ struct Run<'s> {
     requests: Vec<Known>,
     now: Ns,
     last_end: Ns,
-    figures: Figures,
+    figures: SimulatedFigures,
     random: ChaCha8Rng,
 }
 
@@ -80,7 +80,7 @@ struct Run<'s> {
 ///
 /// # Panics
 /// In debug builds, if the core breaks one of its invariants.
-pub fn run(setup: &Setup, seed: u64, requests: impl IntoIterator<Item = Offered>) -> Figures {
+pub fn run(setup: &Setup, seed: u64, requests: impl IntoIterator<Item = Offered>) -> SimulatedFigures {
     let mut run = Run::new(setup, seed);
     let mut requests = requests.into_iter();
     let mut next = requests.next().map(|offered| run.send(offered, 0));
@@ -107,10 +107,10 @@ impl<'s> Run<'s> {
             |served: &Served| served.table.latencies.stages.iter().map(|points| Surface::new(points)).collect();
         let lanes = usize::from(setup.lanes.max(1));
         let devices: Vec<Device> = (0..setup.devices.max(1)).map(|_| Device::new(setup)).collect();
-        let figures = Figures {
+        let figures = SimulatedFigures {
             models: vec![ModelFigures::default(); setup.models.len()],
             lanes: (devices.len() * lanes) as u64,
-            ..Figures::default()
+            ..SimulatedFigures::default()
         };
         let router = Router::new(devices.iter().map(|_| 0));
         (0..).zip(&devices).for_each(|(number, device): (usize, &Device)| router.publish(number, device.core.load()));
@@ -351,7 +351,7 @@ impl<'s> Run<'s> {
         req.0 >= self.setup.warm_up
     }
 
-    fn end(mut self) -> Figures {
+    fn end(mut self) -> SimulatedFigures {
         let first = usize::try_from(self.setup.warm_up).ok().and_then(|first| self.requests.get(first));
         let last_arrival = self.requests.last().map_or(0, |known| known.offered.at);
         if let Some(first) = first {

@@ -3,7 +3,7 @@
 use paternoster_batching::{CostPoint, CostTable, Ns, Policy};
 
 use super::{
-    cells::{CellGraph, Segment, cell_knobs},
+    cells::{CellGraph, SimulatedSegment, cell_knobs},
     surface::Surface,
 };
 
@@ -30,7 +30,7 @@ pub struct ModelTable {
     /// Times of its stages: at least one stage, each with at least one point.
     pub latencies: CostTable,
     /// The stages that are unrolled steps of a loop, if any.
-    pub steps: Option<Steps>,
+    pub steps: Option<UnrolledLoop>,
     /// The graph that requests unfold into, if the stages are cells.
     pub cells: Option<CellGraph>,
     /// Quantiles of the ratio between a task's time and the table's time, from the least to the greatest in even steps;
@@ -42,7 +42,7 @@ pub struct ModelTable {
 /// n-th step. A request longer than the number of stages repeats the last one, which predictions count only once
 /// (LazyBatching's dec_timesteps).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Steps {
+pub struct UnrolledLoop {
     /// Stage of the first step.
     pub first: u16,
 }
@@ -103,7 +103,12 @@ impl DeviceTable {
 impl ModelTable {
     /// Builds a model from the times of its cells and their largest batches. Cells that come later in a request have
     /// higher priority (BatchMaker section 4.3).
-    pub(super) fn of_cells(name: &str, times: Vec<Vec<CostPoint>>, largest: &[u32], segments: Vec<Segment>) -> Self {
+    pub(super) fn of_cells(
+        name: &str,
+        times: Vec<Vec<CostPoint>>,
+        largest: &[u32],
+        segments: Vec<SimulatedSegment>,
+    ) -> Self {
         let cells = (0..).zip(largest).map(|(number, &max_rows)| cell_knobs(max_rows, largest.len() as u32 - number));
         Self {
             name: name.to_owned(),
@@ -246,7 +251,7 @@ mod tests {
         let refusal = |model: &ModelTable, stages| model.sliced(stages).expect_err("it cannot be").to_string();
         assert_eq!(refusal(&model, 4), "the model 'm' has 3 parts: expected from 1 to 3 stages, but found 4");
         assert_eq!(refusal(&model, 0), "the model 'm' has 3 parts: expected from 1 to 3 stages, but found 0");
-        model.steps = Some(Steps { first: 1 });
+        model.steps = Some(UnrolledLoop { first: 1 });
         assert!(refusal(&model, 2).contains("steps of a loop"));
     }
 

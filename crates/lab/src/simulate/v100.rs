@@ -14,7 +14,7 @@ use paternoster_batching::CostPoint;
 use paternoster_model::CellId;
 
 use super::{
-    cells::{Segment, any_steps},
+    cells::{SimulatedSegment, any_steps},
     roofline::{Layer, Roofline},
     table::{DeviceTable, ModelTable},
 };
@@ -44,7 +44,8 @@ pub(super) fn v100() -> DeviceTable {
         |(step, projected): (&CostPoint, &CostPoint)| CostPoint { took_ns: step.took_ns + projected.took_ns, ..*step };
     let decoder = lstm.iter().zip(&projection).map(add).collect();
     let (leaf, inner) = (product(HIDDEN, 3 * HIDDEN), product(2 * HIDDEN, 5 * HIDDEN));
-    let of_steps = |name| ModelTable::of_cells(name, vec![lstm.clone()], &[512], vec![Segment::Chain(CellId(0))]);
+    let of_steps =
+        |name| ModelTable::of_cells(name, vec![lstm.clone()], &[512], vec![SimulatedSegment::Chain(CellId(0))]);
     let mut chunks = of_steps("lstm-chunks");
     chunks.cells.iter_mut().flat_map(|graph| &mut graph.cells).for_each(|cell| cell.chunks = Some(any_steps(true)));
     let models = vec![
@@ -54,13 +55,13 @@ pub(super) fn v100() -> DeviceTable {
             "seq2seq",
             vec![lstm, decoder],
             &[512, 256],
-            vec![Segment::Chain(CellId(0)), Segment::Decode(CellId(1))],
+            vec![SimulatedSegment::Chain(CellId(0)), SimulatedSegment::Decode(CellId(1))],
         ),
         ModelTable::of_cells(
             "tree-lstm",
             vec![leaf, inner],
             &[64, 64],
-            vec![Segment::Tree { leaf: CellId(0), inner: CellId(1) }],
+            vec![SimulatedSegment::Tree { leaf: CellId(0), inner: CellId(1) }],
         ),
     ];
     DeviceTable { name: "v100".to_owned(), idle_watts: 40.0, busy_watts: 300.0, models }

@@ -10,7 +10,7 @@ const MOST_DRAWS: usize = 10_000;
 
 /// How long the sequences of requests are.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Lengths {
+pub enum LengthDistribution {
     /// All the same.
     Fixed(u32),
     /// Drawn from a lognormal distribution and rounded; not below `min`.
@@ -39,7 +39,7 @@ pub enum Above {
     Resample,
 }
 
-impl Lengths {
+impl LengthDistribution {
     /// Names of published workloads.
     pub const NAMES: [&str; 8] =
         ["wmt15", "wmt15-50", "wmt15-100", "fixed-24", "closed-22", "wmt19", "glue-short", "glue-pair"];
@@ -107,8 +107,8 @@ mod tests {
 
     const SEED: u64 = 7;
 
-    fn named(name: &str) -> Lengths {
-        Lengths::named(name).expect("it has a name")
+    fn named(name: &str) -> LengthDistribution {
+        LengthDistribution::named(name).expect("it has a name")
     }
 
     fn drawn(name: &str) -> Vec<u32> {
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn closed_22_has_the_published_statistics() {
-        let Lengths::Recorded(lengths) = named("closed-22") else { panic!("it is recorded") };
+        let LengthDistribution::Recorded(lengths) = named("closed-22") else { panic!("it is recorded") };
         assert_eq!(lengths.len(), 512);
         assert_eq!(lengths.iter().max(), Some(&104));
         assert_between(mean(&lengths), 21.5, 22.5);
@@ -184,27 +184,27 @@ mod tests {
 
     #[test]
     fn recorded_lengths_come_in_turn_and_fixed_ones_stay() {
-        let recorded = Lengths::Recorded(vec![3, 1, 2]);
+        let recorded = LengthDistribution::Recorded(vec![3, 1, 2]);
         assert_eq!(recorded.sampler(SEED).take(5).collect::<Vec<_>>(), [3, 1, 2, 3, 1]);
         assert_eq!(named("fixed-24").sampler(SEED).take(3).collect::<Vec<_>>(), [24, 24, 24]);
     }
 
     #[test]
     fn every_name_is_known_and_no_other() {
-        for name in Lengths::NAMES {
+        for name in LengthDistribution::NAMES {
             assert!(named(name).sampler(SEED).next().is_some(), "{name}");
         }
-        assert_eq!(Lengths::named("trees"), None, "trees are no lengths");
+        assert_eq!(LengthDistribution::named("trees"), None, "trees are no lengths");
     }
 
     #[test]
     fn a_distribution_that_gives_nothing_ends() {
         let lengths = |sigma, min, max, mu| {
-            Lengths::LogNormal { mu, sigma, min, max, above: Above::Resample }.sampler(SEED).next()
+            LengthDistribution::LogNormal { mu, sigma, min, max, above: Above::Resample }.sampler(SEED).next()
         };
         assert_eq!(lengths(f64::NAN, 1, 9, 1.0), None);
         assert_eq!(lengths(1.0, 9, 1, 1.0), None, "no length lies between 9 and 1");
         assert_eq!(lengths(0.0, 1, 9, 50.0), Some(9), "all draws are above");
-        assert_eq!(Lengths::Recorded(vec![]).sampler(SEED).next(), None);
+        assert_eq!(LengthDistribution::Recorded(vec![]).sampler(SEED).next(), None);
     }
 }

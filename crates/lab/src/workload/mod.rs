@@ -11,7 +11,7 @@ mod translations;
 mod trees;
 
 pub use arrivals::Arrivals;
-pub use lengths::{Above, Lengths};
+pub use lengths::{Above, LengthDistribution};
 pub use trace::{Trace, TraceError};
 pub use translations::Translations;
 pub use trees::{Trees, tree};

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Arrivals, Lengths};
+use super::{Arrivals, LengthDistribution};
 
 const NS_PER_S: f64 = 1e9;
 /// About 292 years: no time of a trace is later.
@@ -72,8 +72,8 @@ impl Trace {
     }
 
     /// Exactly these lengths in turn.
-    pub fn lengths(&self) -> Lengths {
-        Lengths::Recorded(self.lengths.clone())
+    pub fn lengths(&self) -> LengthDistribution {
+        LengthDistribution::Recorded(self.lengths.clone())
     }
 
     fn parse(path: &Path, content: &str) -> Result<Self, TraceError> {
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(parse("0,5\n0.25,17\n0.25,3\n").as_ref(), Ok(&expected));
         assert_eq!(parse("# a comment\narrival_s,length\n 0, 5\n\"0.25\",\"17\"\r\n\n0.25,3").as_ref(), Ok(&expected));
         assert_eq!(expected.arrivals(), Arrivals::At(vec![0, 250_000_000, 250_000_000]));
-        assert_eq!(expected.lengths(), Lengths::Recorded(vec![5, 17, 3]));
+        assert_eq!(expected.lengths(), LengthDistribution::Recorded(vec![5, 17, 3]));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use rand::RngExt;
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use smallvec::SmallVec;
 
-use super::{Above, Lengths};
+use super::{Above, LengthDistribution};
 
 /// What trees requests bring: binary ones, node 0 the root, each node before its children and those of its left child
 /// before those of its right one.
@@ -14,7 +14,7 @@ pub enum Trees {
     /// Parse trees: as many leaves as are drawn, parted at each inner node anywhere with the same chance.
     Parsed {
         /// Leaves of a tree.
-        leaves: Lengths,
+        leaves: LengthDistribution,
     },
     /// All the same: parted in halves at each inner node, so that so many leaves are complete where they are a power of
     /// two.
@@ -32,7 +32,7 @@ impl Trees {
     /// - `trees`: binary parse trees of sentences, 19 leaves on average, 2 to 56 (TreeBank; BatchMaker §7.5).
     /// - `trees-16`: complete binary trees of 16 leaves, 31 nodes (BatchMaker fig. 15).
     pub fn named(name: &str) -> Option<Self> {
-        let words = Lengths::LogNormal { mu: 2.85, sigma: 0.45, min: 2, max: 56, above: Above::Clip };
+        let words = LengthDistribution::LogNormal { mu: 2.85, sigma: 0.45, min: 2, max: 56, above: Above::Clip };
         Some(match name {
             "trees" => Self::Parsed { leaves: words },
             "trees-16" => Self::Halved { leaves: 16 },

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{CellSpec, Emit, EmitRange, Emitted, Nodes, Segment, Source, Start, Tensor, Unfolding};
+use super::{CellInputSource, CellSpec, Emit, EmitRange, Emitted, Nodes, Segment, Start, Tensor, Unfolding};
 use crate::{DataType, Dims, ModelSpec, TensorSpec, element_count};
 
 impl Unfolding {
@@ -86,7 +86,7 @@ impl Checker<'_> {
             for (input, source) in cell.inputs.iter().zip(&nodes.inputs) {
                 self.input(input, source).map_err(|fault| format!("input '{}': {fault}", input.name))?;
             }
-            let of_rows = nodes.inputs.iter().filter(|source| matches!(source, Source::Rows(_))).count();
+            let of_rows = nodes.inputs.iter().filter(|source| matches!(source, CellInputSource::Rows(_))).count();
             if of_rows > 0 && (of_rows < nodes.inputs.len() || segment.nodes != Nodes::Stage) {
                 return Err("expected a single node, all of whose inputs are rows, or none".to_owned());
             }
@@ -97,7 +97,7 @@ impl Checker<'_> {
                 self.emits_chunks(emit)?;
             }
         }
-        let counts = segment.sources().filter(|source| matches!(source, Source::Steps)).count();
+        let counts = segment.sources().filter(|source| matches!(source, CellInputSource::Steps)).count();
         if counts > 1 {
             return Err(format!("expected one input for the number of steps, but found {counts}"));
         }
@@ -128,35 +128,35 @@ impl Checker<'_> {
         &self.unfolding.cells[self.segment.types[0].cell]
     }
 
-    fn input(&self, input: &TensorSpec, source: &Source) -> Result<(), String> {
+    fn input(&self, input: &TensorSpec, source: &CellInputSource) -> Result<(), String> {
         match source {
-            Source::Step { of, .. } => {
+            CellInputSource::Step { of, .. } => {
                 if self.segment.runs_chunks() {
                     takes_steps(input)?;
                 }
                 self.is_there(*of)
             }
-            Source::Whole(of) | Source::Rows(of) => self.is_there(*of),
-            Source::Steps if !self.segment.runs_chunks() => {
+            CellInputSource::Whole(of) | CellInputSource::Rows(of) => self.is_there(*of),
+            CellInputSource::Steps if !self.segment.runs_chunks() => {
                 Err("takes a number of steps, but the program runs one at a time".to_owned())
             }
-            Source::Steps => takes_length(input),
-            Source::Grown { .. } | Source::GrownLength if self.segment.runs_chunks() => {
+            CellInputSource::Steps => takes_length(input),
+            CellInputSource::Grown { .. } | CellInputSource::GrownLength if self.segment.runs_chunks() => {
                 Err("grows by the step, but the program runs several steps at a time".to_owned())
             }
-            Source::Length(of) => takes_length(input).and_then(|()| self.is_there(*of)),
-            Source::GrownLength => takes_length(input),
-            Source::Grown { output } => {
+            CellInputSource::Length(of) => takes_length(input).and_then(|()| self.is_there(*of)),
+            CellInputSource::GrownLength => takes_length(input),
+            CellInputSource::Grown { output } => {
                 let given = self.first().outputs.get(*output).ok_or("grows by no output of its cell")?;
                 grows_by(input, given)?;
                 self.unfolding.outputs_of(self.segment, *output).map(drop)
             }
-            Source::Control { no, yes, .. } => {
+            CellInputSource::Control { no, yes, .. } => {
                 is_single(input)?;
                 is_row(input, "is given", no)?;
                 is_row(input, "is given", yes)
             }
-            Source::CorrelationId => {
+            CellInputSource::CorrelationId => {
                 use DataType::{Bytes, Int32, Int64, Uint32, Uint64};
                 if !matches!(input.datatype, Bytes | Int32 | Int64 | Uint32 | Uint64) {
                     let found = input.datatype;
@@ -164,7 +164,7 @@ impl Checker<'_> {
                 }
                 is_single(input)
             }
-            Source::Carried { output, start, .. } => {
+            CellInputSource::Carried { output, start, .. } => {
                 let given = self.first().outputs.get(*output).ok_or("carries no output of its cell")?;
                 agree(input, given)?;
                 match start {
@@ -173,7 +173,7 @@ impl Checker<'_> {
                 }
                 self.unfolding.outputs_of(self.segment, *output).map(drop)
             }
-            Source::Child { output, none, .. } => {
+            CellInputSource::Child { output, none, .. } => {
                 let outputs = self.unfolding.outputs_of(self.segment, *output)?;
                 for (nodes, output) in self.segment.types.iter().zip(outputs) {
                     agree(input, &self.unfolding.cells[nodes.cell].outputs[output])?;

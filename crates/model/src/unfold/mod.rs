@@ -89,10 +89,10 @@ pub struct Segment {
 pub struct NodeType {
     /// Index of their type in [`Unfolding::cells`].
     pub cell: usize,
-    /// The source of each input of the cell. [`Source::Rows`] is allowed only in a stage, and then for all inputs. In a
-    /// tree, [`Source::Step`] is indexed by node, and carried or grown inputs are not allowed. [`Source::Child`] is
-    /// allowed only in a tree.
-    pub inputs: Vec<Source>,
+    /// The source of each input of the cell. [`CellInputSource::Rows`] is allowed only in a stage, and then for all
+    /// inputs. In a tree, [`CellInputSource::Step`] is indexed by node, and carried or grown inputs are not allowed.
+    /// [`CellInputSource::Child`] is allowed only in a tree.
+    pub inputs: Vec<CellInputSource>,
 }
 
 /// The nodes of a segment: their number and dependencies. `E` gives the number of steps, `T` is an input of the model,
@@ -132,7 +132,7 @@ pub enum Nodes<E = Expression, T = usize, O = usize> {
 /// Source of a cell's input. `T` is a tensor of the request, `O` an output of the segment's first type (the other type
 /// has one with the same name), and `R` a row that is the same for all requests.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Source<T = Tensor, O = usize, R = Bytes> {
+pub enum CellInputSource<T = Tensor, O = usize, R = Bytes> {
     /// The row of a tensor at the index of the step, or counted from the end if reversed.
     Step {
         /// The tensor.
@@ -249,7 +249,7 @@ pub enum EmitRange {
 
 impl Segment {
     /// Returns the sources of its nodes' inputs, over all types.
-    pub fn sources(&self) -> impl Iterator<Item = &Source> {
+    pub fn sources(&self) -> impl Iterator<Item = &CellInputSource> {
         self.types.iter().flat_map(|nodes| &nodes.inputs)
     }
 
@@ -260,18 +260,18 @@ impl Segment {
 
     /// Returns whether an output of its first type is carried from step to step.
     pub fn carries(&self, output: usize) -> bool {
-        self.sources().any(|source| matches!(source, Source::Carried { output: own, .. } if *own == output))
+        self.sources().any(|source| matches!(source, CellInputSource::Carried { output: own, .. } if *own == output))
     }
 
     /// Returns whether its steps read a tensor from the end. Its emitted values are then in the order of that tensor.
     pub fn runs_backwards(&self) -> bool {
-        self.sources().any(|source| matches!(source, Source::Step { reversed: true, .. }))
+        self.sources().any(|source| matches!(source, CellInputSource::Step { reversed: true, .. }))
     }
 }
 
 impl NodeType {
     /// Returns whether a node reads all rows of tensors and emits the same number.
     pub fn goes_over_rows(&self) -> bool {
-        matches!(self.inputs.first(), Some(Source::Rows(_)))
+        matches!(self.inputs.first(), Some(CellInputSource::Rows(_)))
     }
 }

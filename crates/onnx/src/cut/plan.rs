@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::{CutError, cost};
 use crate::{
-    infer::{Facts, Flow, Rows, is_repeatable},
+    infer::{Facts, Flow, RowDependence, is_repeatable},
     links::{Links, NodeId, TensorId},
     pb,
 };
@@ -182,15 +182,19 @@ impl<'g> Plan<'g> {
     /// Returns why a tensor must not cross; `None` if it may.
     pub(super) fn refusal(&self, tensor: TensorId) -> Option<String> {
         let reason = match self.facts.rows(self.graph, self.links, tensor) {
-            Rows::PerRow if self.facts.fact(tensor).datatype.is_none() => "its element type is not known".to_owned(),
-            Rows::PerRow => return None,
-            Rows::Moved { axis } => format!("the batch is its axis {axis}, expected axis 0"),
-            Rows::Grouped { axis } => {
+            RowDependence::PerRow if self.facts.fact(tensor).datatype.is_none() => {
+                "its element type is not known".to_owned()
+            }
+            RowDependence::PerRow => return None,
+            RowDependence::Moved { axis } => format!("the batch is its axis {axis}, expected axis 0"),
+            RowDependence::Grouped { axis } => {
                 format!("its axis {axis} is the batch times another length, expected the batch alone on axis 0")
             }
-            Rows::Constant => "it does not depend on the rows of the request, expected the batch on axis 0".to_owned(),
-            Rows::Count => "it counts the rows, expected the batch on axis 0".to_owned(),
-            Rows::Mixed { origin, cause } => {
+            RowDependence::Constant => {
+                "it does not depend on the rows of the request, expected the batch on axis 0".to_owned()
+            }
+            RowDependence::Count => "it counts the rows, expected the batch on axis 0".to_owned(),
+            RowDependence::Mixed { origin, cause } => {
                 format!("{origin} {cause}, expected every row to depend on its own request alone")
             }
         };

@@ -29,7 +29,7 @@ use super::{
     links::{Links, TensorId},
     nodes::{standard_opset, unused_prefix},
     pb,
-    segments::{NotOpened, Segment, refused},
+    segments::{NotOpened, OpenedSegment, refused},
 };
 
 /// The input with the tokens.
@@ -54,7 +54,7 @@ const OPSET_MIN: i64 = 13;
 #[derive(Clone, Debug)]
 pub struct Decoder {
     /// The prompt, and the loop.
-    pub segments: [Segment; 2],
+    pub segments: [OpenedSegment; 2],
     /// The output of the loop's program with the next token.
     pub next: String,
     /// The output of the loop's program that is 1 if the next token is the last; `None` if no token is.

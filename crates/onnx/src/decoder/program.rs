@@ -12,7 +12,7 @@ use crate::{
     nodes::{int, integers, ints, node},
     pb,
     port::{declare, elem_of},
-    segments::{Segment, SegmentEmit, SegmentInput, SegmentKind, SegmentSource, SegmentTensor},
+    segments::{OpenedSegment, SegmentEmit, SegmentInput, SegmentKind, SegmentSource, SegmentTensor},
 };
 
 pub(super) struct Opener<'a, 'g> {
@@ -58,7 +58,7 @@ impl Opener<'_, '_> {
 
     /// Writes the stage: `input_ids` `[batch, tokens]` → for each state `[batch, tokens − 1, heads, width]`, and the
     /// last token `[batch]`.
-    fn prompt(&self) -> Segment {
+    fn prompt(&self) -> OpenedSegment {
         let signature = self.signature;
         let mut writer = self.writer();
         let tokens = SegmentSource::Whole(SegmentTensor::Input(TOKENS.to_owned()));
@@ -100,7 +100,7 @@ impl Opener<'_, '_> {
     /// Writes the loop: a token `[batch]`, and for each state the prompt's `[batch, prompt, heads, width]` and that of
     /// the steps before `[batch, past, heads, width]`, with the length of both → the next token `[batch]`, for each
     /// state the token's own `[batch, heads, width]`, and whether the next token is the last.
-    fn decode(&self, ends: &[i64]) -> (Segment, String, Option<String>) {
+    fn decode(&self, ends: &[i64]) -> (OpenedSegment, String, Option<String>) {
         let signature = self.signature;
         let (rows, next) = ([PortDim::from("batch")], self.name("next_token"));
         let emitted = |name: String| SegmentTensor::Emitted { segment: 0, name };
@@ -296,14 +296,14 @@ impl Writer<'_, '_> {
         })
     }
 
-    fn segment(mut self, name: &str, kind: SegmentKind) -> Segment {
+    fn segment(mut self, name: &str, kind: SegmentKind) -> OpenedSegment {
         let frame = self.opener.frame;
         self.made.name = Some(format!("{}/{name}", self.opener.graph.name()));
         let ir_version = Some(frame.ir_version().max(IR_VERSION_PLAIN_WEIGHTS));
         let model = Model(pb::ModelProto { ir_version, graph: Some(self.made), ..frame.clone() });
         let layers = self.opener.signature.states.len() / 2;
         let layers = vec![format!("{layers} layers of keys and values")];
-        Segment { name: name.to_owned(), kind, model, inputs: self.inputs, emits: self.emits, layers }
+        OpenedSegment { name: name.to_owned(), kind, model, inputs: self.inputs, emits: self.emits, layers }
     }
 }
 

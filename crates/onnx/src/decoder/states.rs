@@ -181,7 +181,7 @@ mod tests {
     use crate::{
         ExternalFiles, PortDim,
         build::Graph,
-        infer::{Rows, infer},
+        infer::{RowDependence, infer},
         port::dims,
     };
 
@@ -242,9 +242,12 @@ mod tests {
         let completed = of_states(sealed(&embedder(17, 2))).expect("it is one of a decoder");
         let inference = infer(completed.model());
         let states = inference.tensor("last_hidden_state").expect("it is an output");
-        assert_eq!((&states.rows, &states.dims), (&Rows::PerRow, &Some(dims!["batch", "tokens", 4].into())));
+        assert_eq!((&states.rows, &states.dims), (&RowDependence::PerRow, &Some(dims!["batch", "tokens", 4].into())));
         let positions = inference.tensor(POSITIONS).expect("it is computed");
-        assert_eq!((&positions.rows, &positions.dims), (&Rows::PerRow, &Some(dims!["batch", "tokens"].into())));
+        assert_eq!(
+            (&positions.rows, &positions.dims),
+            (&RowDependence::PerRow, &Some(dims!["batch", "tokens"].into()))
+        );
     }
 
     #[test]

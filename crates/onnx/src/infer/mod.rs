@@ -64,12 +64,12 @@ pub struct TensorInfo {
     /// Shape; `None` if not even the rank is known. Lengths computed from symbols are reported as unknown.
     pub dims: Option<Vec<PortDim>>,
     /// How the tensor depends on the rows of a batch.
-    pub rows: Rows,
+    pub rows: RowDependence,
 }
 
 /// How a tensor depends on the rows of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rows {
+pub enum RowDependence {
     /// Axis 0 is the batch, and row i depends only on the rows i of the inputs.
     PerRow,
     /// Like `PerRow`, but another axis is the batch.
@@ -300,24 +300,24 @@ impl Facts {
     }
 
     /// Returns how a tensor depends on the rows.
-    pub(super) fn rows(&self, graph: &pb::GraphProto, links: &Links<'_>, tensor: TensorId) -> Rows {
+    pub(super) fn rows(&self, graph: &pb::GraphProto, links: &Links<'_>, tensor: TensorId) -> RowDependence {
         let fact = &self.facts[tensor];
         let is_batch = |axis: usize| {
             let length = fact.dims.as_ref().and_then(|dims| dims.get(axis)?.as_ref());
             length.is_some_and(Size::is_batch)
         };
         match fact.flow {
-            Flow::Constant => Rows::Constant,
-            Flow::Count => Rows::Count,
-            Flow::Rows(axis) if !is_batch(axis) => Rows::Grouped { axis },
-            Flow::Rows(0) => Rows::PerRow,
-            Flow::Rows(axis) => Rows::Moved { axis },
+            Flow::Constant => RowDependence::Constant,
+            Flow::Count => RowDependence::Count,
+            Flow::Rows(axis) if !is_batch(axis) => RowDependence::Grouped { axis },
+            Flow::Rows(0) => RowDependence::PerRow,
+            Flow::Rows(axis) => RowDependence::Moved { axis },
             Flow::Mixed(mixing) => {
                 let origin = match mixing.origin {
                     Origin::Node(id) => format!("node {}", node_label(&graph.node[id], id)),
                     Origin::Tensor(tensor) => format!("tensor '{}'", links.name(tensor)),
                 };
-                Rows::Mixed { origin, cause: mixing.cause }
+                RowDependence::Mixed { origin, cause: mixing.cause }
             }
         }
     }

@@ -26,14 +26,14 @@ use super::{
     links::{Links, TensorId, subgraphs},
     outline::outline,
     pb,
-    segments::{NotOpened, SEGMENTS_MAX, Segment, SegmentKind, refused},
+    segments::{NotOpened, OpenedSegment, SEGMENTS_MAX, SegmentKind, refused},
 };
 
 /// A model whose recurrent layers were opened.
 #[derive(Clone, Debug)]
 pub struct Opened {
     /// The segments, in the order in which they run.
-    pub segments: Vec<Segment>,
+    pub segments: Vec<OpenedSegment>,
     /// The input of the graph whose length along axis 1 is the number of steps.
     pub steps_of: String,
     /// How many recurrent layers there are; a bidirectional one counts once.

@@ -10,7 +10,7 @@ use crate::{
     Error, Model,
     build::{Graph, Value},
     port::dims,
-    weights::{Seeded, Weights},
+    weights::{Seeded, WeightSource},
 };
 
 use super::Width;
@@ -76,7 +76,7 @@ pub fn bert_base(width: Width) -> Result<Model, Error> {
 ///
 /// # Errors
 /// If the weights lack a tensor or have other shapes.
-pub fn minilm(weights: impl Weights) -> Result<Model, Error> {
+pub fn minilm(weights: impl WeightSource) -> Result<Model, Error> {
     minilm_of(Width::FULL, weights)
 }
 
@@ -84,7 +84,7 @@ pub fn minilm(weights: impl Weights) -> Result<Model, Error> {
 ///
 /// # Errors
 /// If the weights lack a tensor or have other shapes.
-pub fn minilm_of(width: Width, weights: impl Weights) -> Result<Model, Error> {
+pub fn minilm_of(width: Width, weights: impl WeightSource) -> Result<Model, Error> {
     let sizes = Sizes::minilm(width);
     let mut encoder = Encoder { graph: Graph::new("minilm"), weights, sizes };
     let (ids, mask) = encoder.inputs();
@@ -141,7 +141,7 @@ struct Encoder<W> {
     sizes: Sizes,
 }
 
-impl<W: Weights> Encoder<W> {
+impl<W: WeightSource> Encoder<W> {
     fn inputs(&mut self) -> (Value, Value) {
         let shape = dims!["batch", "tokens"];
         let ids = self.graph.input("input_ids", DataType::Int64, &shape);

@@ -6,7 +6,7 @@ use crate::{
     Error, Model, PortDim,
     build::{BuildError, Graph},
     port::dims,
-    weights::{Seeded, Weights},
+    weights::{Seeded, WeightSource},
 };
 
 /// `OUTPUT0` = `INPUT0`, FP32 `[batch, 16]`.

@@ -8,7 +8,7 @@ use paternoster_model::InputTensor;
 use paternoster_observe::{Charge, StepTimings, budget::Reservation};
 
 use super::{located, spread::Parts};
-use crate::{Pipeline, Responses, Servable, Value, binding::Binding, demand::Demand};
+use crate::{Pipeline, Responses, Servable, TensorRows, binding::Binding, demand::Demand};
 
 /// The steps of a request that have started and not ended.
 pub(super) struct Flight {
@@ -29,7 +29,7 @@ pub(super) struct Running {
     pub(super) parts: Parts,
     pub(super) left: usize,
     /// By request of the step: its outputs, in their order; `None` for those that are not read.
-    pub(super) results: Vec<Option<Vec<Option<Value>>>>,
+    pub(super) results: Vec<Option<Vec<Option<TensorRows>>>>,
     /// Holds the bytes of its requests, then also those of the results.
     pub(super) room: Reservation,
     /// Those of its inputs.
@@ -53,7 +53,7 @@ pub(super) struct Answer {
     pub(super) part: usize,
     /// What was reserved for the outputs before they were there.
     pub(super) room: Reservation,
-    pub(super) result: Result<Vec<Option<Value>>, InferError>,
+    pub(super) result: Result<Vec<Option<TensorRows>>, InferError>,
 }
 
 impl Flight {
@@ -127,11 +127,11 @@ pub(super) fn chosen(
     step: usize,
     binding: &Binding,
     response: Response,
-) -> Vec<Option<Value>> {
+) -> Vec<Option<TensorRows>> {
     let outputs = binding.outputs.iter().zip(&pipeline.graph.steps[step].outputs);
     let value = |(&output, &(_, tensor)): (&usize, &(String, usize))| {
         let OutputTensor { shape, data } = demand.reads(tensor).then(|| response.outputs[output].clone())?;
-        Some(Value::Joint(InputTensor { shape, data }))
+        Some(TensorRows::Joint(InputTensor { shape, data }))
     };
     outputs.map(value).collect()
 }

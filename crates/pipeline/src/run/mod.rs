@@ -36,7 +36,7 @@ use self::{
     state::{State, TensorValue},
 };
 use super::{
-    Pipeline, Runs, Servable, Value, ValueFault,
+    Pipeline, Runs, Servable, TensorRows, ValueFault,
     binding::{Binding, TensorKind},
     demand::Demand,
     graph::{MAX_DEPTH, TensorIx, too_deep},
@@ -213,7 +213,7 @@ impl Run {
                 let Some(Answer { step, part, mut room, result }) = flight.answers.next().await else { break };
                 let Some(mut running) = flight.running[step].take() else { continue };
                 let outputs = result?;
-                let bytes: usize = outputs.iter().flatten().map(Value::bytes).sum();
+                let bytes: usize = outputs.iter().flatten().map(TensorRows::bytes).sum();
                 let unexpected = bytes.saturating_sub(room.amount());
                 self.grow(step, &mut room, unexpected)?;
                 room.shrink_to(bytes);
@@ -305,7 +305,7 @@ impl Run {
         }
         state.read_by(&pipeline, step);
         let rooms = given.iter().flatten().flat_map(|given| given.rooms.iter().cloned()).collect();
-        let inputs: Vec<Option<Value>> = given.into_iter().map(|given| Some(given?.value)).collect();
+        let inputs: Vec<Option<TensorRows>> = given.into_iter().map(|given| Some(given?.value)).collect();
         let mut running = Running::new(&self.charge, binding, started, rooms);
         let Some(servable) = servable else {
             running.expect(1);
@@ -409,8 +409,8 @@ fn inputs(binding: &Binding, state: &State) -> Option<Vec<Option<TensorValue>>> 
     let batch = usize::from(binding.spec.has_batch_axis());
     let inputs = bound.map(|(tensor, wanted)| match tensor.and_then(|tensor| state.value(tensor).cloned()) {
         None if !wanted.optional => None,
-        Some(TensorValue { value: Value::Joint(tensor), rooms }) => {
-            let value = Value::Joint(with_rank(tensor, batch + wanted.dims.len()));
+        Some(TensorValue { value: TensorRows::Joint(tensor), rooms }) => {
+            let value = TensorRows::Joint(with_rank(tensor, batch + wanted.dims.len()));
             Some(Some(TensorValue { value, rooms }))
         }
         value => Some(value),
@@ -418,10 +418,10 @@ fn inputs(binding: &Binding, state: &State) -> Option<Vec<Option<TensorValue>>> 
     inputs.collect()
 }
 
-fn joint(value: &Value) -> Option<InputTensor> {
+fn joint(value: &TensorRows) -> Option<InputTensor> {
     match value {
-        Value::Joint(tensor) => Some(tensor.clone()),
-        Value::Rows(_) => None,
+        TensorRows::Joint(tensor) => Some(tensor.clone()),
+        TensorRows::Rows(_) => None,
     }
 }
 

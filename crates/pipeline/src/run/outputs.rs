@@ -8,7 +8,7 @@ use paternoster_observe::budget::Reservation;
 use smallvec::smallvec;
 
 use super::{Run, flight::Running, joint, spread::Parts, state::TensorValue};
-use crate::{Value, binding::Binding, value::join};
+use crate::{TensorRows, binding::Binding, value::join};
 
 impl Run {
     /// Puts the outputs of a step's requests together. Each keeps the room of its bytes.
@@ -18,7 +18,7 @@ impl Run {
         running: Running,
     ) -> Result<Vec<Option<TensorValue>>, InferError> {
         let Running { binding, parts, results, mut room, .. } = running;
-        let mut results: Vec<Vec<Option<Value>>> = results.into_iter().flatten().collect();
+        let mut results: Vec<Vec<Option<TensorRows>>> = results.into_iter().flatten().collect();
         let outputs = match (parts, results.len()) {
             (Parts::Joint, 1) => results.pop().unwrap_or_default(),
             (Parts::Joint, _) => self.joined(step, &binding, &results, &mut room).await?,
@@ -30,7 +30,7 @@ impl Run {
                         by_row[row] = result[output].as_ref().and_then(joint);
                         is_read |= by_row[row].is_some();
                     }
-                    is_read.then_some(Value::Rows(by_row))
+                    is_read.then_some(TensorRows::Rows(by_row))
                 })
                 .collect(),
         };
@@ -42,9 +42,9 @@ impl Run {
         &mut self,
         step: usize,
         binding: &Binding,
-        results: &[Vec<Option<Value>>],
+        results: &[Vec<Option<TensorRows>>],
         room: &mut Reservation,
-    ) -> Result<Vec<Option<Value>>, InferError> {
+    ) -> Result<Vec<Option<TensorRows>>, InferError> {
         let mut outputs = Vec::with_capacity(binding.outputs.len());
         for (number, &output) in binding.outputs.iter().enumerate() {
             let tensor = self.pipeline.graph.steps[step].outputs[number].1;
@@ -56,15 +56,15 @@ impl Run {
                 results.iter().map(|result| result[number].as_ref().and_then(joint)).collect();
             let joins = &self.pipeline.options.workers.joins;
             let joined = join(parts, &binding.spec.outputs[output], room, joins).await;
-            outputs.push(Some(Value::Joint(joined.map_err(|fault| self.fault(step, tensor, fault))?)));
+            outputs.push(Some(TensorRows::Joint(joined.map_err(|fault| self.fault(step, tensor, fault))?)));
         }
         Ok(outputs)
     }
 }
 
 /// Gives each value the part of the room that its bytes take.
-pub(super) fn with_rooms(values: Vec<Option<Value>>, mut room: Reservation) -> Vec<Option<TensorValue>> {
-    let with_room = |value: Option<Value>| {
+pub(super) fn with_rooms(values: Vec<Option<TensorRows>>, mut room: Reservation) -> Vec<Option<TensorValue>> {
+    let with_room = |value: Option<TensorRows>| {
         let value = value?;
         let own = Arc::new(room.split_off(value.bytes()));
         Some(TensorValue { value, rooms: smallvec![own] })

@@ -13,7 +13,7 @@ use super::{
     outputs::with_rooms,
     state::State,
 };
-use crate::{Value, graph::TensorIx, shape::leave, value::join};
+use crate::{TensorRows, graph::TensorIx, shape::leave, value::join};
 
 impl Run {
     /// Runs a decoupled step, and what follows it for each of its responses.
@@ -26,7 +26,7 @@ impl Run {
         let pipeline = Arc::clone(&self.pipeline);
         let (Some(servable), binding) = self.bound(step)? else { return Ok(()) };
         let given = inputs(&binding, &state).unwrap_or_default();
-        let inputs: Vec<Option<Value>> = given.into_iter().map(|given| Some(given?.value)).collect();
+        let inputs: Vec<Option<TensorRows>> = given.into_iter().map(|given| Some(given?.value)).collect();
         let mask = self.mask(step, &state)?;
         let step_of = self.observed.step_apart(!pipeline.shares_stats);
         let wanted = servable.pipeline().and_then(|inner| self.wanted_of(step, &binding, inner));
@@ -45,7 +45,7 @@ impl Run {
             }
             let outputs = chosen(&pipeline, &self.demand, step, &binding, response);
             let mut room = self.charge.bytes();
-            self.grow(step, &mut room, outputs.iter().flatten().map(Value::bytes).sum())?;
+            self.grow(step, &mut room, outputs.iter().flatten().map(TensorRows::bytes).sum())?;
             let mut next = state.clone();
             self.give(&mut next, step, with_rooms(outputs, room))?;
             self.drive(next).await?;
@@ -78,8 +78,8 @@ impl Run {
             let batched = pipeline.spec.has_batch_axis();
             let of_steps = TensorSpec::new(&spec.name, spec.datatype, spec.graph_dims());
             let whole = match state.value(tensor).map(|given| &given.value) {
-                Some(Value::Joint(tensor)) => Ok(tensor.clone()),
-                Some(Value::Rows(rows)) => join(rows.clone(), &of_steps, &mut self.room, joins).await,
+                Some(TensorRows::Joint(tensor)) => Ok(tensor.clone()),
+                Some(TensorRows::Rows(rows)) => join(rows.clone(), &of_steps, &mut self.room, joins).await,
                 None => join(vec![None; if batched { self.rows } else { 1 }], &of_steps, &mut self.room, joins).await,
             };
             let output = whole.and_then(|whole| leave(whole, spec, batched));

@@ -10,7 +10,7 @@ use paternoster_observe::StepOf;
 use smallvec::SmallVec;
 
 use super::{Run, State, TensorValue, joint, located};
-use crate::{Value, binding::Binding, value::split};
+use crate::{TensorRows, binding::Binding, value::split};
 
 /// How the rows of a request are spread over the requests of a step.
 pub(super) enum Parts {
@@ -38,7 +38,7 @@ impl Run {
         &self,
         step: usize,
         binding: &Binding,
-        inputs: &[Option<Value>],
+        inputs: &[Option<TensorRows>],
         mask: Option<Vec<bool>>,
         wanted_outputs: Option<SmallVec<[usize; 4]>>,
         step_of: &StepOf,
@@ -54,7 +54,7 @@ impl Run {
             wanted_outputs,
             ..InferRequest::new(0, Vec::new())
         };
-        let is_joint = mask.is_none() && inputs.iter().flatten().all(|value| matches!(value, Value::Joint(_)));
+        let is_joint = mask.is_none() && inputs.iter().flatten().all(|value| matches!(value, TensorRows::Joint(_)));
         let named = |number: usize, fault: &dyn Display| {
             let name = &binding.spec.inputs[number].name;
             located(&self.pipeline, step, InferError::Invalid(format!("input '{name}': {fault}")))

@@ -6,12 +6,12 @@ use paternoster_model::{DataType, InputTensor};
 use paternoster_observe::budget::Reservation;
 use smallvec::SmallVec;
 
-use crate::{Pipeline, Value, ValueFault, demand::Demand, graph::TensorIx, shape::enter};
+use crate::{Pipeline, TensorRows, ValueFault, demand::Demand, graph::TensorIx, shape::enter};
 
 /// A tensor's value, with the reservations of its bytes; none for what came with the request.
 #[derive(Clone, Debug)]
 pub(super) struct TensorValue {
-    pub(super) value: Value,
+    pub(super) value: TensorRows,
     pub(super) rooms: SmallVec<[Arc<Reservation>; 1]>,
 }
 
@@ -56,7 +56,7 @@ impl State {
         let count = inputs.len();
         for (tensor, input) in inputs.into_iter().enumerate() {
             if let Some(input) = input {
-                let value = Value::Joint(enter(input, &pipeline.spec, tensor));
+                let value = TensorRows::Joint(enter(input, &pipeline.spec, tensor));
                 state.keep(tensor, 0, TensorValue { value, rooms: SmallVec::new() });
             }
         }
@@ -150,5 +150,5 @@ fn merge(
         merged.iter_mut().zip(more).for_each(|(row, more)| *row = row.take().or(more));
         rooms.extend(value.rooms);
     }
-    Ok(TensorValue { value: Value::Rows(merged), rooms })
+    Ok(TensorValue { value: TensorRows::Rows(merged), rooms })
 }

@@ -10,7 +10,7 @@ use paternoster_executor::InferError;
 use paternoster_observe::{RequestTimings, StepTimings};
 
 use super::{Answer, Run, State, located};
-use crate::{BuiltInFault, Progress, Runs, Stop, Value};
+use crate::{BuiltInFault, Progress, Runs, Stop, TensorRows};
 
 impl Run {
     /// Lets built-in steps that run later, whatever earlier ones give, check what comes with the request before models
@@ -24,7 +24,7 @@ impl Run {
             }
             let inputs = &pipeline.known_binding(step).inputs;
             let given = inputs.iter().map(|tensor| tensor.and_then(|tensor| Some(state.value(tensor)?.value.clone())));
-            let given: Vec<Option<Value>> = given.collect();
+            let given: Vec<Option<TensorRows>> = given.collect();
             let dims = inputs.iter().map(|tensor| tensor.map_or(&[][..], |tensor| &pipeline.kinds[tensor].dims));
             let checked = built_in.check(&given, &dims.collect::<Vec<_>>(), self.rows);
             checked.map_err(|fault| located(pipeline, step, InferError::Invalid(fault.to_string())))?;
@@ -36,7 +36,7 @@ impl Run {
     pub(super) fn built_in(
         &self,
         step: usize,
-        mut inputs: Vec<Option<Value>>,
+        mut inputs: Vec<Option<TensorRows>>,
         mask: Option<Vec<bool>>,
         timings: &Arc<StepTimings>,
     ) -> Result<impl Future<Output = Answer> + Send + use<>, InferError> {
@@ -51,8 +51,9 @@ impl Run {
                 let rows = rows.map_err(|fault| {
                     located(&self.pipeline, step, InferError::Invalid(format!("input {number}: {fault}")))
                 })?;
-                *value =
-                    Some(Value::Rows(rows.into_iter().zip(&mask).map(|(row, &runs)| row.filter(|_| runs)).collect()));
+                *value = Some(TensorRows::Rows(
+                    rows.into_iter().zip(&mask).map(|(row, &runs)| row.filter(|_| runs)).collect(),
+                ));
             }
         }
         // Kept until the work has ended, which may be after the request.

@@ -1,12 +1,13 @@
 use paternoster_batching::Ns;
 
 use super::*;
-use crate::Point;
+use crate::LatencyPoint;
 
 /// Creates a cut whose stages take these times for 1, 2, 4 and 8 rows, in microseconds.
 fn cut(length: u32, stages: &[[Ns; 4]]) -> CutTable {
     let points = |times: &[Ns; 4]| {
-        let of = |(rows, us): (u32, &Ns)| Point { rows, length, median_ns: us * 1000, p99_ns: us * 1000, runs: 20 };
+        let of =
+            |(rows, us): (u32, &Ns)| LatencyPoint { rows, length, median_ns: us * 1000, p99_ns: us * 1000, runs: 20 };
         [1, 2, 4, 8].into_iter().zip(times).map(of).collect()
     };
     CutTable { at: Vec::new(), stages: stages.iter().map(points).collect(), scatter: Vec::new() }

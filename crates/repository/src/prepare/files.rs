@@ -11,7 +11,7 @@ use bytes::Bytes;
 use paternoster_batching::CostTable;
 use paternoster_config::{
     latencies,
-    model::Latencies,
+    model::LatencySettings,
     pb, placement, sequences,
     settings::ONNX_FILENAME,
     unfold::{CellRequest, UnfoldRequest},
@@ -102,11 +102,11 @@ impl Plan {
     }
 
     /// Reads the latency table of a checked configuration, for a model of `stages` stages.
-    pub(super) fn latencies(&self, given: &Latencies, stages: u16) -> Result<CostTable, String> {
+    pub(super) fn latencies(&self, given: &LatencySettings, stages: u16) -> Result<CostTable, String> {
         let refuse = |fault: String| self.origin.error("batching.latencies", fault).to_string();
         match given {
-            Latencies::Here(lines) => latencies::table(lines, stages).map_err(refuse),
-            Latencies::File(name) => {
+            LatencySettings::Here(lines) => latencies::table(lines, stages).map_err(refuse),
+            LatencySettings::File(name) => {
                 let Some(directory) = &self.directory else {
                     return Err(refuse("a model without a directory has no latency table".to_owned()));
                 };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use paternoster_config::stages::{ExitRequest, ExitRequestTo, StageCuts, StageRequest};
 use paternoster_model::{
-    BoundaryDim, BoundaryTensor, Exit, ExitTo, ModelSpec, Sink, Source, StagePlan, StageSpec, SymbolId, TensorSpec,
+    BoundaryDim, BoundaryTensor, Exit, ExitTo, InputSource, ModelSpec, Sink, StagePlan, StageSpec, SymbolId, TensorSpec,
 };
 use paternoster_onnx::{
     Model, PortDim,
@@ -106,16 +106,16 @@ fn source(
     symbols: &Symbols,
     left: &[Vec<&StagePort>],
     port: &StagePort,
-) -> Result<(TensorSpec, Source), String> {
+) -> Result<(TensorSpec, InputSource), String> {
     let Some(maker) = port.made_in else {
         let index = spec.input_index(&port.name);
         let index =
             index.ok_or_else(|| format!("a stage reads '{}', which is not an input of the model", port.name))?;
-        return Ok((spec.inputs[index].clone(), Source::Request(index)));
+        return Ok((spec.inputs[index].clone(), InputSource::Request(index)));
     };
     let tensor = left[maker].iter().position(|other| other.name == port.name);
     let tensor = tensor.ok_or_else(|| format!("stage {maker} does not leave '{}' for a later one", port.name))?;
-    Ok((tensor_spec(symbols, port), Source::Boundary { boundary: number(maker), tensor: number(tensor) }))
+    Ok((tensor_spec(symbols, port), InputSource::Boundary { boundary: number(maker), tensor: number(tensor) }))
 }
 
 fn sinks(

@@ -32,7 +32,7 @@ fn plan(model: &Model, spec: &ModelSpec, request: &StageRequest) -> StagePlan {
     plan
 }
 
-fn sources(stage: &StageSpec) -> Vec<(&str, Source)> {
+fn sources(stage: &StageSpec) -> Vec<(&str, InputSource)> {
     stage.inputs.iter().map(|(tensor, source)| (&*tensor.name, *source)).collect()
 }
 
@@ -40,8 +40,8 @@ fn sinks_of(stage: &StageSpec) -> Vec<(&str, Sink)> {
     stage.outputs.iter().map(|(tensor, sink)| (&*tensor.name, *sink)).collect()
 }
 
-fn left(boundary: u16, tensor: u16) -> Source {
-    Source::Boundary { boundary, tensor }
+fn left(boundary: u16, tensor: u16) -> InputSource {
+    InputSource::Boundary { boundary, tensor }
 }
 
 fn row(name: &str, dims: Option<&[BoundaryDim]>) -> BoundaryTensor {
@@ -54,7 +54,7 @@ fn connections_of_a_unet_are_read_where_its_encoder_left_them() {
     let model = zoo::unet(Width::QUARTER).expect("sound");
     let plan = plan(&model, &spec, &at(&["down2/Relu_2", "up2/Relu_2"], vec![]));
     let [first, second, third] = plan.stages.as_slice() else { panic!("two cuts make three stages") };
-    assert_eq!(sources(first), [("image", Source::Request(0))]);
+    assert_eq!(sources(first), [("image", InputSource::Request(0))]);
     let encoded = [("down0/Relu_2", 0), ("down1/Relu_2", 1), ("down2/Relu_2", 2)];
     assert_eq!(sinks_of(first), encoded.map(|(name, tensor)| (name, Sink::Boundary(tensor))));
     assert_eq!(sources(second), [("down2/Relu_2", left(0, 2))]);
@@ -85,7 +85,7 @@ fn rows_of_a_bert_are_as_long_as_the_padded_axis_of_its_inputs() {
     let request = at(&["LayerNormalization_3"], vec![]);
     let padded = plan(&model, &bert_spec(true), &request);
     let [first, second] = padded.stages.as_slice() else { panic!("one cut makes two stages") };
-    assert_eq!(sources(first), [("input_ids", Source::Request(1)), ("attention_mask", Source::Request(0))]);
+    assert_eq!(sources(first), [("input_ids", InputSource::Request(1)), ("attention_mask", InputSource::Request(0))]);
     assert_eq!(sinks_of(first), [("mask/Mul", Sink::Boundary(0)), ("LayerNormalization_3", Sink::Boundary(1))]);
     assert_eq!(sources(second), [("mask/Mul", left(0, 0)), ("LayerNormalization_3", left(0, 1))]);
     assert_eq!(sinks_of(second), [("last_hidden_state", Sink::Reply(1)), ("pooled_output", Sink::Reply(0))]);

@@ -14,10 +14,10 @@ use paternoster_config::{
 };
 use paternoster_executor::ModelHandle;
 use paternoster_model::{DataType, ModelSpec, TensorSpec, text};
-use paternoster_pipeline::{BuiltIn, Graph, Pipeline, PipelineOptions, Port, Runs, Servable, Step};
+use paternoster_pipeline::{BuiltIn, Pipeline, PipelineGraph, PipelineOptions, PortBinding, Runs, Servable, Step};
 use paternoster_text::{
-    DEFAULT_MAX_BYTES, Layout, MAX_TOKENIZER_BYTES, Pool, PoolOptions, Pooling, STATES, Task, TextTokenizer, Tokenize,
-    TokenizeOptions, TokenizerOptions, Truncate, hugging_face, output,
+    DEFAULT_MAX_BYTES, MAX_TOKENIZER_BYTES, Pooling, PoolingOptions, PoolingStep, STATES, TextModelLayout,
+    TextModelTask, TextTokenizer, Tokenize, TokenizeOptions, TokenizerOptions, Truncate, hugging_face, output,
 };
 
 use self::section::{name_of, override_layout, pooling_of, truncate_of};
@@ -45,7 +45,7 @@ pub(super) const DEFAULT_MAX_BATCH_SIZE: i32 = 32;
 /// What the files of a model that takes texts say.
 #[derive(Debug)]
 pub(super) struct TextModel {
-    layout: Layout,
+    layout: TextModelLayout,
     tokenizer: Arc<TextTokenizer>,
     output: Option<String>,
     /// The files that were read, by their paths from the model's directory.
@@ -55,7 +55,7 @@ pub(super) struct TextModel {
 /// What a model of texts needs of its program.
 struct Fitted {
     /// The inputs that the tokenizer gives.
-    inputs: Vec<Port>,
+    inputs: Vec<PortBinding>,
     /// The output that the task needs.
     states: TensorSpec,
     tokenize: Arc<Tokenize>,
@@ -82,7 +82,7 @@ impl TextModel {
             max_tokens: layout.max_tokens,
             truncate: layout.truncate,
             max_bytes: section.max_bytes.map_or(DEFAULT_MAX_BYTES, |bytes| bytes.0 as usize),
-            offsets: matches!(layout.task, Task::ClassifyTokens { .. }),
+            offsets: matches!(layout.task, TextModelTask::ClassifyTokens { .. }),
             lowercase: layout.lowercase,
         };
         let tokenizer = tokenizer(directory, section.tokenizer.as_ref(), options)?;
@@ -93,7 +93,7 @@ impl TextModel {
     }
 
     /// Returns what the files and the configuration say.
-    pub(super) fn layout(&self) -> &Layout {
+    pub(super) fn layout(&self) -> &TextModelLayout {
         &self.layout
     }
 
@@ -109,16 +109,16 @@ impl TextModel {
 
     /// Says in a line what the model does.
     pub(super) fn describe(&self) -> String {
-        let Layout { task, max_tokens, .. } = &self.layout;
+        let TextModelLayout { task, max_tokens, .. } = &self.layout;
         let task = match task {
-            Task::Embed { pooling, normalize } => {
+            TextModelTask::Embed { pooling, normalize } => {
                 format!(
                     "embeds texts ({pooling:?} pooling, {})",
                     if *normalize { "normalized" } else { "not normalized" }
                 )
             }
-            Task::Classify { labels, .. } => format!("classifies texts and pairs ({})", classes(labels)),
-            Task::ClassifyTokens { labels } => format!("classifies tokens ({})", classes(labels)),
+            TextModelTask::Classify { labels, .. } => format!("classifies texts and pairs ({})", classes(labels)),
+            TextModelTask::ClassifyTokens { labels } => format!("classifies tokens ({})", classes(labels)),
         };
         format!("{task}, at most {max_tokens} tokens")
     }
@@ -149,9 +149,10 @@ impl TextModel {
         let mut inputs = tokenize.inputs().to_vec();
         let count = find(tokenize.outputs(), text::TOKEN_COUNT);
         let mut outputs = match &self.layout.task {
-            Task::Embed { pooling, normalize } => {
+            TextModelTask::Embed { pooling, normalize } => {
                 let pooling = pooling_over(&states, *pooling);
-                let pool = Pool::new(PoolOptions { pooling, normalize: *normalize, datatype: states.datatype });
+                let pool =
+                    PoolingStep::new(PoolingOptions { pooling, normalize: *normalize, datatype: states.datatype });
                 let mut from = same(pool.inputs());
                 from.iter_mut().filter(|port| port.port == STATES).for_each(|port| {
                     STATES.clone_into(&mut port.tensor);
@@ -161,7 +162,7 @@ impl TextModel {
                 steps.push(step(Runs::BuiltIn(Arc::new(pool)), from, same(&outputs)));
                 outputs
             }
-            Task::Classify { labels, .. } | Task::ClassifyTokens { labels } => {
+            TextModelTask::Classify { labels, .. } | TextModelTask::ClassifyTokens { labels } => {
                 if let Some(port) = steps[1].outputs.first_mut() {
                     text::LOGITS.clone_into(&mut port.tensor);
                 }
@@ -175,13 +176,13 @@ impl TextModel {
             }
         };
         outputs.extend(count);
-        if matches!(self.layout.task, Task::ClassifyTokens { .. }) {
+        if matches!(self.layout.task, TextModelTask::ClassifyTokens { .. }) {
             outputs.extend(find(tokenize.outputs(), text::OFFSETS));
         }
         let names =
             |tensors: &'_ [TensorSpec]| -> Vec<String> { tensors.iter().map(|spec| spec.name.clone()).collect() };
         let (of_inputs, of_outputs) = (names(&inputs), names(&outputs));
-        let graph = Graph::new(&of_inputs, &of_outputs, steps).map_err(|fault| fault.to_string())?;
+        let graph = PipelineGraph::new(&of_inputs, &of_outputs, steps).map_err(|fault| fault.to_string())?;
         let spec = ModelSpec {
             name: inner.name.clone(),
             version: inner.version,
@@ -215,7 +216,7 @@ impl TextModel {
         };
         config.input = spec.inputs.iter().map(input).collect();
         config.output = spec.outputs.iter().map(output).collect();
-        if matches!(self.layout.task, Task::Classify { multi_label: true, .. }) {
+        if matches!(self.layout.task, TextModelTask::Classify { multi_label: true, .. }) {
             let kind = pb::ModelParameter { string_value: MULTI_LABEL.to_owned() };
             config.parameters.insert(PROBLEM_TYPE.to_owned(), kind);
         }
@@ -234,18 +235,18 @@ impl TextModel {
         let states = self.states_of(inner)?;
         let (name, dims) = (&states.name, &states.dims[..]);
         match &self.layout.task {
-            Task::Embed { .. } if !matches!(dims, [_] | [_, _]) => {
+            TextModelTask::Embed { .. } if !matches!(dims, [_] | [_, _]) => {
                 return Err(format!(
                     "expected the states of tokens or a vector in output '{name}', but its dims are {dims:?}"
                 ));
             }
-            Task::Embed { .. } if !is_float(states.datatype) => {
+            TextModelTask::Embed { .. } if !is_float(states.datatype) => {
                 return Err(format!("expected floats in output '{name}', but found {}", states.datatype));
             }
-            Task::Classify { .. } if dims.len() != 1 => {
+            TextModelTask::Classify { .. } if dims.len() != 1 => {
                 return Err(format!("expected classes of a text in output '{name}', but its dims are {dims:?}"));
             }
-            Task::ClassifyTokens { .. } if dims.len() != 2 => {
+            TextModelTask::ClassifyTokens { .. } if dims.len() != 2 => {
                 return Err(format!("expected classes of each token in output '{name}', but its dims are {dims:?}"));
             }
             _ => {}
@@ -258,14 +259,14 @@ impl TextModel {
     /// # Errors
     /// As [`Self::around`].
     pub(super) fn section(&self, inner: &ModelSpec) -> Result<Text, String> {
-        let Layout { task, max_tokens, truncate, prompts, default_prompt, .. } = &self.layout;
+        let TextModelLayout { task, max_tokens, truncate, prompts, default_prompt, .. } = &self.layout;
         let states = self.fit(inner)?.states;
         let (task, pooling, normalize) = match task {
-            Task::Embed { pooling, normalize } => {
+            TextModelTask::Embed { pooling, normalize } => {
                 (TextTask::Embed, Some(name_of(pooling_over(&states, *pooling))), Some(*normalize))
             }
-            Task::Classify { .. } => (TextTask::Classify, None, None),
-            Task::ClassifyTokens { .. } => (TextTask::ClassifyTokens, None, None),
+            TextModelTask::Classify { .. } => (TextTask::Classify, None, None),
+            TextModelTask::ClassifyTokens { .. } => (TextTask::ClassifyTokens, None, None),
         };
         let named = |name: &String| PartName::try_from(name.clone()).ok();
         let of_prompts = prompts.iter().map(|(name, prompt)| Some((named(name)?, prompt.clone())));
@@ -298,8 +299,8 @@ impl TextModel {
     /// Returns the output of the program that the task needs.
     fn states_of(&self, inner: &ModelSpec) -> Result<TensorSpec, String> {
         let usual: &[&str] = match self.layout.task {
-            Task::Embed { .. } => &["sentence_embedding", TOKEN_STATES[0], TOKEN_STATES[1]],
-            Task::Classify { .. } | Task::ClassifyTokens { .. } => &[text::LOGITS],
+            TextModelTask::Embed { .. } => &["sentence_embedding", TOKEN_STATES[0], TOKEN_STATES[1]],
+            TextModelTask::Classify { .. } | TextModelTask::ClassifyTokens { .. } => &[text::LOGITS],
         };
         let names: Vec<String> = inner.outputs.iter().map(|spec| format!("'{}'", spec.name)).collect();
         let named = match &self.output {
@@ -339,7 +340,7 @@ pub(super) fn built_in(directory: &Path, step: &PipelineStep) -> Result<Arc<dyn 
                 return Err(format!("expected a datatype of floats, but found {datatype}"));
             }
             let pooling = pooling.map_or(Pooling::Mean, pooling_of);
-            Ok(Arc::new(Pool::new(PoolOptions { pooling, normalize: normalize.unwrap_or(false), datatype })))
+            Ok(Arc::new(PoolingStep::new(PoolingOptions { pooling, normalize: normalize.unwrap_or(false), datatype })))
         }
         PipelineStep::Tokenize(TokenizeStep {
             tokenizer,
@@ -398,7 +399,7 @@ pub(super) fn has_mask(inputs: &[pb::ModelInput]) -> bool {
     inputs.iter().any(|input| tensor_of(&input.name) == Some(output::MASK))
 }
 
-fn ports_of(inner: &ModelSpec) -> Result<Vec<Port>, String> {
+fn ports_of(inner: &ModelSpec) -> Result<Vec<PortBinding>, String> {
     let mut ports = Vec::with_capacity(inner.inputs.len());
     for spec in &inner.inputs {
         match tensor_of(&spec.name) {
@@ -433,16 +434,16 @@ fn is_float(datatype: DataType) -> bool {
     matches!(datatype, DataType::Fp32 | DataType::Fp16 | DataType::Bf16 | DataType::Fp64)
 }
 
-fn step(runs: Runs, inputs: Vec<Port>, outputs: Vec<Port>) -> Step {
+fn step(runs: Runs, inputs: Vec<PortBinding>, outputs: Vec<PortBinding>) -> Step {
     Step { runs, inputs, outputs, when: None }
 }
 
-fn port(port: &str, tensor: &str) -> Port {
-    Port { port: port.to_owned(), tensor: tensor.to_owned() }
+fn port(port: &str, tensor: &str) -> PortBinding {
+    PortBinding { port: port.to_owned(), tensor: tensor.to_owned() }
 }
 
 /// Connects ports with tensors of their names.
-fn same(tensors: &[TensorSpec]) -> Vec<Port> {
+fn same(tensors: &[TensorSpec]) -> Vec<PortBinding> {
     tensors.iter().map(|spec| port(&spec.name, &spec.name)).collect()
 }
 

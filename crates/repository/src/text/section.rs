@@ -1,31 +1,33 @@
 //! The section `text` of a configuration, and the names in it.
 
 use paternoster_config::model::{PoolingName, Side, Text, TextTask};
-use paternoster_text::{Layout, Pooling, Task, Truncate};
+use paternoster_text::{Pooling, TextModelLayout, TextModelTask, Truncate};
 
 /// Puts what the configuration says in place of what the files say.
-pub(super) fn override_layout(layout: &mut Layout, section: &Text) -> Result<(), String> {
+pub(super) fn override_layout(layout: &mut TextModelLayout, section: &Text) -> Result<(), String> {
     let (mut labels, mut given) = (Vec::new(), (Pooling::Mean, false));
-    let multi_label = matches!(layout.task, Task::Classify { multi_label: true, .. });
+    let multi_label = matches!(layout.task, TextModelTask::Classify { multi_label: true, .. });
     match &layout.task {
-        Task::Embed { pooling, normalize } => given = (*pooling, *normalize),
-        Task::Classify { labels: known, .. } | Task::ClassifyTokens { labels: known } => labels.clone_from(known),
+        TextModelTask::Embed { pooling, normalize } => given = (*pooling, *normalize),
+        TextModelTask::Classify { labels: known, .. } | TextModelTask::ClassifyTokens { labels: known } => {
+            labels.clone_from(known)
+        }
     }
     match section.task {
-        Some(TextTask::Embed) => layout.task = Task::Embed { pooling: given.0, normalize: given.1 },
-        Some(TextTask::Classify) => layout.task = Task::Classify { labels, multi_label },
-        Some(TextTask::ClassifyTokens) => layout.task = Task::ClassifyTokens { labels },
+        Some(TextTask::Embed) => layout.task = TextModelTask::Embed { pooling: given.0, normalize: given.1 },
+        Some(TextTask::Classify) => layout.task = TextModelTask::Classify { labels, multi_label },
+        Some(TextTask::ClassifyTokens) => layout.task = TextModelTask::ClassifyTokens { labels },
         None => {}
     }
     if section.task.is_some() {
         layout.other_architecture = None;
     }
     match &mut layout.task {
-        Task::Embed { pooling, normalize } => {
+        TextModelTask::Embed { pooling, normalize } => {
             *pooling = section.pooling.map_or(*pooling, pooling_of);
             *normalize = section.normalize.unwrap_or(*normalize);
         }
-        Task::Classify { .. } | Task::ClassifyTokens { .. } => {
+        TextModelTask::Classify { .. } | TextModelTask::ClassifyTokens { .. } => {
             if section.pooling.is_some() || section.normalize.is_some() {
                 return Err("text: pooling and normalize go with the task embed".to_owned());
             }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use paternoster_device::{AccessKind, Accessor, BufferId, Rows, Violation};
+use paternoster_device::{AccessKind, Accessor, BufferId, BufferRows, Violation};
 
 use super::clock::Clock;
 
@@ -66,7 +66,7 @@ impl SymbolicBuffer {
     pub(super) fn check(
         &self,
         buffer: BufferId,
-        rows: &Rows,
+        rows: &BufferRows,
         later: Accessor,
         later_kind: AccessKind,
         clock: &Clock,
@@ -105,7 +105,7 @@ impl SymbolicBuffer {
     fn alike(
         &self,
         first: u32,
-        named: &Rows,
+        named: &BufferRows,
         kind: AccessKind,
         clock: &Clock,
         conflict: (Accessor, AccessKind),
@@ -127,7 +127,7 @@ impl SymbolicBuffer {
         self.readers[first..first + self.streams].fill(None);
     }
 
-    pub(super) fn poison(&mut self, rows: &Rows) {
+    pub(super) fn poison(&mut self, rows: &BufferRows) {
         for row in rows.iter() {
             self.rows[row as usize].holds = Holds::Poison;
         }

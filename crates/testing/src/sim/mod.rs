@@ -20,11 +20,11 @@ mod work;
 use std::{collections::VecDeque, time::Duration};
 
 use paternoster_device::{
-    Access, AccessKind, Accessor, BufferId, Device, DeviceError, Operation, Region, Registry, RowError, Rows, StreamId,
-    Ticket, Violation, WorkFailure, check_copy, check_named_once,
+    Access, AccessKind, Accessor, BufferId, BufferRows, Device, DeviceError, Operation, Region, Registry, RowError,
+    StreamId, Ticket, Violation, WorkFailure, check_copy, check_named_once,
 };
 
-pub use self::work::{Source, Work, content, external};
+pub use self::work::{RowSource, Work, content, external};
 use self::{
     buffer::{Holds, SymbolicBuffer},
     clock::Clock,
@@ -160,7 +160,7 @@ impl Sim {
         let is_own =
             |row: u32| matches!(buffer.writer(row), Some(Accessor::Launch { operation, .. }) if operation == launch);
         let own: Vec<u32> = region.rows.iter().filter(|&row| is_own(row)).collect();
-        buffer.poison(&Rows::List(own.into()));
+        buffer.poison(&BufferRows::List(own.into()));
         Ok(())
     }
 
@@ -300,10 +300,10 @@ impl Sim {
         Ok(())
     }
 
-    fn value_of(&self, accesses: &[Access], source: Source) -> Result<u64, DeviceError> {
+    fn value_of(&self, accesses: &[Access], source: RowSource) -> Result<u64, DeviceError> {
         let (access, row) = match source {
-            Source::External(value) => return Ok(value),
-            Source::Row { access, row } => (access, row),
+            RowSource::External(value) => return Ok(value),
+            RowSource::Row { access, row } => (access, row),
         };
         let access = accesses
             .get(usize::from(access))

@@ -16,12 +16,12 @@ pub struct Work {
     /// Number of sources of each output row.
     pub fan_in: u32,
     /// The sources of the first output row, then of the second, and so on.
-    pub sources: SmallVec<[Source; 8]>,
+    pub sources: SmallVec<[RowSource; 8]>,
 }
 
 /// A source of an output row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum RowSource {
     /// A row as it was when the launch started.
     Row {
         /// Index of the access in the launch's list; it must read or update.
@@ -44,7 +44,7 @@ impl Work {
     pub fn row_by_row(program: u64, duration_ns: u64, inputs: u16, outputs: u16, rows: u32) -> Self {
         let mut work = Self::new(program, duration_ns, u32::from(inputs));
         for row in (0..outputs).flat_map(|_| 0..rows) {
-            work.sources.extend((0..inputs).map(|access| Source::Row { access, row }));
+            work.sources.extend((0..inputs).map(|access| RowSource::Row { access, row }));
         }
         work
     }

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use bytes::Bytes;
 use paternoster_model::{DataType, InputTensor, TensorSpec, text};
 use paternoster_pipeline::{
-    BuiltIn, BuiltInFault, InputRows, StepWork, Stop, Value, WorkerGroup, Workers, only_string,
+    BuiltIn, BuiltInFault, InputRows, StepWork, Stop, TensorRows, WorkerGroup, Workers, only_string,
 };
 
 use self::row::Row;
@@ -199,8 +199,8 @@ impl BuiltIn for Tokenize {
         &self.outputs
     }
 
-    fn is_short(&self, inputs: &[Option<Value>]) -> bool {
-        if !Self::is_short_work(inputs.iter().flatten().map(Value::bytes).sum()) {
+    fn is_short(&self, inputs: &[Option<TensorRows>]) -> bool {
+        if !Self::is_short_work(inputs.iter().flatten().map(TensorRows::bytes).sum()) {
             return false;
         }
         let rows = rows_of(inputs);
@@ -216,15 +216,15 @@ impl BuiltIn for Tokenize {
         &all.texts
     }
 
-    fn built_bytes(&self, inputs: &[Option<Value>]) -> usize {
+    fn built_bytes(&self, inputs: &[Option<TensorRows>]) -> usize {
         let rows = rows_of(inputs);
         let Ok(given) = InputRows::new(inputs, &self.inputs, rows) else { return 0 };
         self.built_bytes_of((0..rows).map(|row| Row::of(&given, row).size(self)))
     }
 
-    fn begin(self: Arc<Self>, inputs: Vec<Option<Value>>, rows: usize) -> Result<Box<dyn StepWork>, BuiltInFault> {
+    fn begin(self: Arc<Self>, inputs: Vec<Option<TensorRows>>, rows: usize) -> Result<Box<dyn StepWork>, BuiltInFault> {
         let given = InputRows::new(&inputs, &self.inputs, rows)?;
-        let may_skip = inputs.iter().flatten().any(|value| matches!(value, Value::Rows(_)));
+        let may_skip = inputs.iter().flatten().any(|value| matches!(value, TensorRows::Rows(_)));
         let outputs = self.outputs.iter().map(|_| Vec::with_capacity(rows)).collect();
         let (ones, zeros) = (Repeated::default(), Repeated::default());
         Ok(Box::new(Tokenizing { step: self, given, rows, may_skip, shared: None, ones, zeros, outputs }))
@@ -344,7 +344,7 @@ impl StepWork for Tokenizing {
         Ok(())
     }
 
-    fn outputs(&mut self) -> Vec<Value> {
-        std::mem::take(&mut self.outputs).into_iter().map(Value::Rows).collect()
+    fn outputs(&mut self) -> Vec<TensorRows> {
+        std::mem::take(&mut self.outputs).into_iter().map(TensorRows::Rows).collect()
     }
 }

@@ -14,10 +14,10 @@ fn step() -> Arc<Tokenize> {
     Arc::new(Tokenize::new(tokenizer, TokenizeOptions { prompts, ..TokenizeOptions::default() }).expect("a step"))
 }
 
-fn strings(texts: &[&str]) -> Option<Value> {
+fn strings(texts: &[&str]) -> Option<TensorRows> {
     let data: Vec<u8> =
         texts.iter().flat_map(|text| [&(text.len() as u32).to_le_bytes(), text.as_bytes()].concat()).collect();
-    Some(Value::Joint(InputTensor { shape: Dims::from_slice(&[texts.len() as i64, 1]), data: data.into() }))
+    Some(TensorRows::Joint(InputTensor { shape: Dims::from_slice(&[texts.len() as i64, 1]), data: data.into() }))
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn pairs_that_share_their_first_text_have_the_tokens_of_pairs_that_do_not() {
         let of = |all: &[&str]| strings(&all[rows.clone()]);
         let inputs = vec![of(&texts), of(&pairs), None, of(&prompts), None];
         let outputs = run_here(step(), inputs, rows.len(), &Stop::never()).expect("tokens");
-        let Value::Rows(ids) = &outputs[0] else { panic!("expected rows") };
+        let TensorRows::Rows(ids) = &outputs[0] else { panic!("expected rows") };
         ids.iter().flatten().map(|ids| ids.data.clone()).collect()
     };
     let alone: Vec<Bytes> = (0..5).flat_map(|row| ids(row..row + 1)).collect();

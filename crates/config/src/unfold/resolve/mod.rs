@@ -5,7 +5,7 @@ use std::cell::Cell;
 use bytes::Bytes;
 use paternoster_model::{
     DataType, ModelSpec, TensorSpec, element_count,
-    unfold::{CellSpec, Emit, EmitRange, NodeType, Nodes, Segment, Source, Start, Tensor, Unfolding},
+    unfold::{CellInputSource, CellSpec, Emit, EmitRange, NodeType, Nodes, Segment, Start, Tensor, Unfolding},
 };
 
 use super::{CellPorts, Constant, SegmentRequest, SourceRequest, UnfoldRequest, answer};
@@ -27,7 +27,7 @@ impl UnfoldRequest {
         }
         // A single node reads tensors of the request as they are, and its outputs are the reply.
         let is_single = matches!(&self.segments[..], [segment] if segment.nodes == Nodes::Stage
-            && !segment.sources.values().any(|source| matches!(source, Source::Rows(_))));
+            && !segment.sources.values().any(|source| matches!(source, CellInputSource::Rows(_))));
         for (cell, ports) in self.cells.iter().zip(cells).filter(|_| !is_single) {
             let mut tensors = ports.inputs.iter().chain(&ports.outputs);
             if let Some(tensor) = tensors.find(|tensor| tensor.datatype == DataType::Bytes) {
@@ -143,7 +143,7 @@ impl Resolver<'_> {
     }
 
     /// Resolves the source of each input of a cell.
-    fn inputs(&self, request: &SegmentRequest, cell: usize) -> Result<Vec<Source>, String> {
+    fn inputs(&self, request: &SegmentRequest, cell: usize) -> Result<Vec<CellInputSource>, String> {
         let inputs = self.cells[cell].inputs.iter().map(|input| match request.sources.get(&input.name) {
             Some(source) => self.source(request, cell, input, source),
             None => self.unnamed(request, cell, input),
@@ -152,7 +152,7 @@ impl Resolver<'_> {
     }
 
     /// Resolves the source of an input that the segment does not name: in a stage, the model's input of the same name.
-    fn unnamed(&self, request: &SegmentRequest, cell: usize, input: &TensorSpec) -> Result<Source, String> {
+    fn unnamed(&self, request: &SegmentRequest, cell: usize, input: &TensorSpec) -> Result<CellInputSource, String> {
         let maps = match request.nodes {
             Nodes::Stage => "over, inputs, keep, length, control",
             Nodes::Chain { chunks: true, .. } => "over, carry, keep, hold, length, control, chunk.lengths",
@@ -160,14 +160,14 @@ impl Resolver<'_> {
             Nodes::Decode { .. } => "carry, feed, keep, grow, hold, length, control",
             Nodes::Tree { .. } => "over, hold, length, control, child",
         };
-        let has_over = request.sources.values().any(|source| matches!(source, Source::Rows(_)));
+        let has_over = request.sources.values().any(|source| matches!(source, CellInputSource::Rows(_)));
         let takes_whole = request.nodes == Nodes::Stage && !has_over;
         let own = self.spec.inputs.iter().position(|own| takes_whole && own.name == input.name);
         let own = own.ok_or_else(|| {
             let name = &self.request.cells[cell].name;
             format!("nothing gives the input '{}' of the cell '{name}': expected it in one of {maps}", input.name)
         })?;
-        self.read(input, Tensor::Input(own)).map(Source::Whole)
+        self.read(input, Tensor::Input(own)).map(CellInputSource::Whole)
     }
 
     fn source(
@@ -176,33 +176,37 @@ impl Resolver<'_> {
         cell: usize,
         input: &TensorSpec,
         source: &SourceRequest,
-    ) -> Result<Source, String> {
+    ) -> Result<CellInputSource, String> {
         Ok(match source {
-            Source::Step { of, reversed } => Source::Step { of: self.read(input, *of)?, reversed: *reversed },
-            Source::Rows(of) => Source::Rows(self.read(input, *of)?),
-            Source::Whole(tensor) => Source::Whole(self.read(input, *tensor)?),
-            Source::Length(tensor) => Source::Length(*tensor),
-            Source::Steps => Source::Steps,
-            Source::Carried { output, start, is_kept } => {
+            CellInputSource::Step { of, reversed } => {
+                CellInputSource::Step { of: self.read(input, *of)?, reversed: *reversed }
+            }
+            CellInputSource::Rows(of) => CellInputSource::Rows(self.read(input, *of)?),
+            CellInputSource::Whole(tensor) => CellInputSource::Whole(self.read(input, *tensor)?),
+            CellInputSource::Length(tensor) => CellInputSource::Length(*tensor),
+            CellInputSource::Steps => CellInputSource::Steps,
+            CellInputSource::Carried { output, start, is_kept } => {
                 let output = self.handed_on(cell, input, output)?;
                 let start = match start {
                     Start::Row(constant) => Start::Row(self.row(input, constant)?),
                     Start::Tensor(tensor) => Start::Tensor(self.read(input, *tensor)?),
                 };
-                Source::Carried { output, start, is_kept: *is_kept }
+                CellInputSource::Carried { output, start, is_kept: *is_kept }
             }
-            Source::Control { control, no, yes } => {
-                Source::Control { control: *control, no: self.row(input, no)?, yes: self.row(input, yes)? }
+            CellInputSource::Control { control, no, yes } => {
+                CellInputSource::Control { control: *control, no: self.row(input, no)?, yes: self.row(input, yes)? }
             }
-            Source::CorrelationId => Source::CorrelationId,
-            Source::Grown { output } => Source::Grown { output: self.handed_on(cell, input, output)? },
-            Source::GrownLength => Source::GrownLength,
-            Source::Child { child, output, none } => {
+            CellInputSource::CorrelationId => CellInputSource::CorrelationId,
+            CellInputSource::Grown { output } => {
+                CellInputSource::Grown { output: self.handed_on(cell, input, output)? }
+            }
+            CellInputSource::GrownLength => CellInputSource::GrownLength,
+            CellInputSource::Child { child, output, none } => {
                 for &cell in &request.cells {
                     self.handed_on(cell, input, output)?;
                 }
                 let output = self.output(request.cells[0], output)?;
-                Source::Child { child: *child, output, none: self.row(input, none)? }
+                CellInputSource::Child { child: *child, output, none: self.row(input, none)? }
             }
         })
     }

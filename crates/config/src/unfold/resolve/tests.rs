@@ -59,20 +59,20 @@ fn names_become_numbers() {
     let resolved = resolve(TRANSLATE, &translate_ports()).unwrap();
     let [encoder, decoder] = &resolved.segments[..] else { panic!("two segments") };
     let inputs = vec![
-        Source::Step { of: Tensor::Input(0), reversed: true },
-        Source::Carried { output: 0, start: Start::Row(vec![0; 32].into()), is_kept: false },
+        CellInputSource::Step { of: Tensor::Input(0), reversed: true },
+        CellInputSource::Carried { output: 0, start: Start::Row(vec![0; 32].into()), is_kept: false },
     ];
     assert_eq!(encoder.types[..], [NodeType { cell: 0, inputs }]);
     assert_eq!(encoder.nodes, Nodes::Chain { steps: Expression::Length(0), chunks: false });
     let most = [Expression::Length(0), Expression::Number(50)];
     let one = Bytes::copy_from_slice(&1_i64.to_le_bytes());
     let inputs = vec![
-        Source::Carried { output: 0, start: Start::Tensor(emitted(0, 1)), is_kept: false },
-        Source::Whole(emitted(0, 0)),
-        Source::Carried { output: 1, start: Start::Row(one), is_kept: false },
-        Source::Length(emitted(0, 0)),
-        Source::Grown { output: 2 },
-        Source::GrownLength,
+        CellInputSource::Carried { output: 0, start: Start::Tensor(emitted(0, 1)), is_kept: false },
+        CellInputSource::Whole(emitted(0, 0)),
+        CellInputSource::Carried { output: 1, start: Start::Row(one), is_kept: false },
+        CellInputSource::Length(emitted(0, 0)),
+        CellInputSource::Grown { output: 2 },
+        CellInputSource::GrownLength,
     ];
     assert_eq!(decoder.types[..], [NodeType { cell: 1, inputs }]);
     let max_steps = Expression::Joined(Operator::Plus, Box::new(most));
@@ -171,10 +171,10 @@ unfold: [ tree: { leaf: leaf, internal: node, children: table, over: tokens, as:
 ";
     let leaf = CellPorts { inputs: vec![port("x", DataType::Int64, &[])], outputs: floats(&["c", "h"]) };
     let node = CellPorts { inputs: floats(&["right", "left"]), outputs: floats(&["h", "c"]) };
-    let child = |child| Source::Child { child, output: 1, none: vec![0; 32].into() };
+    let child = |child| CellInputSource::Child { child, output: 1, none: vec![0; 32].into() };
     let resolved = resolve(text, &[leaf.clone(), node.clone()]).unwrap();
     let expected = [
-        NodeType { cell: 0, inputs: vec![Source::Step { of: Tensor::Input(0), reversed: false }] },
+        NodeType { cell: 0, inputs: vec![CellInputSource::Step { of: Tensor::Input(0), reversed: false }] },
         NodeType { cell: 1, inputs: vec![child(1), child(0)] },
     ];
     let tree = &resolved.segments[0];
@@ -207,7 +207,7 @@ unfold:
     let step = CellPorts { inputs: floats(&["x"]), outputs: floats(&["y"]) };
     let resolved = resolve(text, &[conv.clone(), step.clone()]).unwrap();
     let stage = &resolved.segments[0];
-    assert_eq!(stage.types[..], [NodeType { cell: 0, inputs: vec![Source::Whole(Tensor::Input(0))] }]);
+    assert_eq!(stage.types[..], [NodeType { cell: 0, inputs: vec![CellInputSource::Whole(Tensor::Input(0))] }]);
     assert_eq!(stage.nodes, Nodes::Stage);
     let left: Vec<(&str, EmitRange)> =
         resolved.segments[0].emits.iter().map(|emit| (emit.name.as_str(), emit.which)).collect();
@@ -248,7 +248,7 @@ fn a_stage_may_go_over_rows_and_leaves_as_many() {
     let step = CellPorts { inputs: floats(&["g"]), outputs: floats(&["y"]) };
     let resolved = resolve(PROJECT, &[project.clone(), step.clone()]).unwrap();
     let [stage, chain] = &resolved.segments[..] else { panic!("two segments") };
-    assert_eq!(stage.types[..], [NodeType { cell: 0, inputs: vec![Source::Rows(Tensor::Input(0))] }]);
+    assert_eq!(stage.types[..], [NodeType { cell: 0, inputs: vec![CellInputSource::Rows(Tensor::Input(0))] }]);
     assert_eq!(stage.nodes, Nodes::Stage);
     let steps = Expression::Length(0);
     assert_eq!(chain.nodes, Nodes::Chain { steps, chunks: false }, "known before the stage has run");

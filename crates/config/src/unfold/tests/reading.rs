@@ -12,7 +12,7 @@ fn value(value: f64) -> Start<Tensor, Constant> {
 }
 
 fn carried(output: &str, start: Start<Tensor, Constant>) -> SourceRequest {
-    Source::Carried { output: output.to_owned(), start, is_kept: false }
+    CellInputSource::Carried { output: output.to_owned(), start, is_kept: false }
 }
 
 fn sources<const N: usize>(given: [(&str, SourceRequest); N]) -> BTreeMap<String, SourceRequest> {
@@ -40,7 +40,7 @@ fn every_key_of_chain_and_decode_is_read() {
         cells: smallvec![0],
         nodes: Nodes::Chain { steps: Expression::Length(0), chunks: false },
         sources: sources([
-            ("word", Source::Step { of: Tensor::Input(0), reversed: true }),
+            ("word", CellInputSource::Step { of: Tensor::Input(0), reversed: true }),
             ("h", carried("h_next", value(-0.5))),
             ("c", carried("c_next", value(0.0))),
         ]),
@@ -58,10 +58,10 @@ fn every_key_of_chain_and_decode_is_read() {
         sources: sources([
             ("token", carried("next", value(1.0))),
             ("h", carried("h_next", Start::Tensor(emitted(0, 1)))),
-            ("memory", Source::Whole(emitted(0, 0))),
-            ("words", Source::Length(emitted(0, 0))),
-            ("past", Source::Grown { output: "key".to_owned() }),
-            ("past_words", Source::GrownLength),
+            ("memory", CellInputSource::Whole(emitted(0, 0))),
+            ("words", CellInputSource::Length(emitted(0, 0))),
+            ("past", CellInputSource::Grown { output: "key".to_owned() }),
+            ("past_words", CellInputSource::GrownLength),
         ]),
         emits: vec![emit("tokens", "next", EmitRange::All)],
         emits_all: false,
@@ -95,13 +95,14 @@ fn every_key_of_chain_and_decode_is_read() {
 
 #[test]
 fn every_key_of_a_tree_is_read() {
-    let child = |child, output: &str| Source::Child { child, output: output.to_owned(), none: Constant::Value(0.0) };
+    let child =
+        |child, output: &str| CellInputSource::Child { child, output: output.to_owned(), none: Constant::Value(0.0) };
     let tree = SegmentRequest {
         name: "tree".to_owned(),
         cells: smallvec![0, 1],
         nodes: Nodes::Tree { children: 1, max_nodes: 31 },
         sources: sources([
-            ("x", Source::Step { of: Tensor::Input(0), reversed: false }),
+            ("x", CellInputSource::Step { of: Tensor::Input(0), reversed: false }),
             ("left", child(0, "h")),
             ("right", child(1, "h")),
         ]),
@@ -137,7 +138,7 @@ fn a_stage_is_a_cell_that_runs_once() {
         name: "dense".to_owned(),
         cells: smallvec![2],
         nodes: Nodes::Stage,
-        sources: sources([("x", Source::Whole(emitted(1, 0)))]),
+        sources: sources([("x", CellInputSource::Whole(emitted(1, 0)))]),
         emits: vec![emit("logits", "y", EmitRange::Last)],
         emits_all: false,
         streams: false,
@@ -224,11 +225,11 @@ fn a_chain_may_run_several_steps_at_a_time() {
     let told = changed(&told, "priority: 7 }", "priority: 7, batch_axes: { word: 1, h_next: 2 } }");
     let read = sound(&told);
     assert_eq!(read.segments[0].nodes, Nodes::Chain { steps: Expression::Length(0), chunks: true });
-    assert_eq!(read.segments[0].sources["lens"], Source::Steps);
+    assert_eq!(read.segments[0].sources["lens"], CellInputSource::Steps);
     let axes = read.cells[0].tensors.iter().map(|(name, tensor)| (name.as_str(), tensor.batch));
     assert_eq!(axes.collect::<Vec<_>>(), [("h_next", TensorBatch::Axis(2)), ("word", TensorBatch::Axis(1))]);
     let untold = sound(&changed(TRANSLATE, "    reverse: true\n", "    chunk: {}\n"));
     assert_eq!(untold.segments[0].nodes, Nodes::Chain { steps: Expression::Length(0), chunks: true });
-    assert!(untold.segments[0].sources.values().all(|source| *source != Source::Steps));
+    assert!(untold.segments[0].sources.values().all(|source| *source != CellInputSource::Steps));
     assert_eq!(sound(TRANSLATE).segments[0].nodes, Nodes::Chain { steps: Expression::Length(0), chunks: false });
 }

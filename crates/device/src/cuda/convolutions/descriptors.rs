@@ -10,7 +10,7 @@ use cudarc::cudnn::{
 };
 
 use super::{Algo, Direction, Geometry};
-use crate::cuda::{compiler::Element, products::Multiplication};
+use crate::cuda::{compiler::KernelElement, products::Multiplication};
 
 macro_rules! descriptors {
     ($($name:ident: $raw:ident, $create:ident, $destroy:ident;)+) => {$(
@@ -58,16 +58,16 @@ fn ints<const N: usize>(lengths: [usize; N]) -> Result<[i32; N], CudnnError> {
     Ok(ints)
 }
 
-fn data_type(element: Element) -> cudnnDataType_t {
+fn data_type(element: KernelElement) -> cudnnDataType_t {
     match element {
-        Element::F32 => cudnnDataType_t::CUDNN_DATA_FLOAT,
-        Element::F16 => cudnnDataType_t::CUDNN_DATA_HALF,
-        Element::Bf16 => cudnnDataType_t::CUDNN_DATA_BFLOAT16,
+        KernelElement::F32 => cudnnDataType_t::CUDNN_DATA_FLOAT,
+        KernelElement::F16 => cudnnDataType_t::CUDNN_DATA_HALF,
+        KernelElement::Bf16 => cudnnDataType_t::CUDNN_DATA_BFLOAT16,
     }
 }
 
 impl Tensor {
-    fn images(element: Element, dims: [usize; 4]) -> Result<Self, CudnnError> {
+    fn images(element: KernelElement, dims: [usize; 4]) -> Result<Self, CudnnError> {
         let tensor = Self::create()?;
         // SAFETY: it lives.
         unsafe { result::set_tensor4d_descriptor(tensor.0, CUDNN_TENSOR_NCHW, data_type(element), ints(dims)?) }?;
@@ -137,9 +137,9 @@ impl Descriptors {
         }
         let described = Self { input: input?, filter, output: output?, moves };
         described.set_math(match (element, geometry.multiplication) {
-            (Element::F32, Multiplication::Ieee) => cudnnMathType_t::CUDNN_FMA_MATH,
-            (Element::F32, Multiplication::Tf32) => cudnnMathType_t::CUDNN_DEFAULT_MATH,
-            (Element::F16 | Element::Bf16, _) => cudnnMathType_t::CUDNN_TENSOR_OP_MATH,
+            (KernelElement::F32, Multiplication::Ieee) => cudnnMathType_t::CUDNN_FMA_MATH,
+            (KernelElement::F32, Multiplication::Tf32) => cudnnMathType_t::CUDNN_DEFAULT_MATH,
+            (KernelElement::F16 | KernelElement::Bf16, _) => cudnnMathType_t::CUDNN_TENSOR_OP_MATH,
         })?;
         Ok(described)
     }

@@ -20,7 +20,7 @@ use cudarc::cudnn::{
 
 use self::descriptors::{Descriptors, Rectifier};
 use super::{
-    compiler::Element,
+    compiler::KernelElement,
     driver::{Address, Context, Stream},
     libraries::{CudaLibrary, CudaVersion, cudnn_cuda, nvrtc_version},
     products::Multiplication,
@@ -72,7 +72,7 @@ pub struct Geometry {
     /// Distance between elements of a window.
     pub dilations: [usize; 2],
     /// Element type of images, filter and bias.
-    pub element: Element,
+    pub element: KernelElement,
     /// How elements are multiplied.
     pub multiplication: Multiplication,
 }
@@ -201,7 +201,7 @@ fn ranked(library: &Library, geometry: &Geometry, described: &Descriptors) -> Re
     for (algo, math, determinism) in listed {
         // The math type that an algorithm was ranked for must not turn on TF32 where IEEE is asked for.
         let math = match (geometry.element, geometry.multiplication) {
-            (Element::F32, Multiplication::Ieee) => cudnnMathType_t::CUDNN_FMA_MATH,
+            (KernelElement::F32, Multiplication::Ieee) => cudnnMathType_t::CUDNN_FMA_MATH,
             _ => math,
         };
         described.set_math(math)?;

@@ -285,9 +285,14 @@ impl Stream {
     }
 
     /// Launches a kernel, or adds it to the graph within a capture.
-    pub(super) fn launch(&self, kernel: &Function, shape: Shape, arguments: &[Argument]) -> Result<(), DeviceError> {
+    pub(super) fn launch(
+        &self,
+        kernel: &Function,
+        shape: LaunchShape,
+        arguments: &[Argument],
+    ) -> Result<(), DeviceError> {
         let mut pointers: Vec<*mut c_void> = arguments.iter().map(Argument::pointer).collect();
-        let Shape { grid: [x, y, z], threads, shared_bytes } = shape;
+        let LaunchShape { grid: [x, y, z], threads, shared_bytes } = shape;
         // SAFETY: the driver copies the arguments before it returns. The compiler of plans ensures that they have the
         // kernel's types and that what they point to lives until the kernel has run.
         let launched = unsafe {
@@ -411,7 +416,7 @@ pub struct Function {
 
 /// The launch configuration of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct LaunchShape {
     /// Blocks along x, y and z.
     pub grid: [u32; 3],
     /// Threads in a block.

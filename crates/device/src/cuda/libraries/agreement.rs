@@ -8,19 +8,23 @@
 
 use std::{fs, path::Path};
 
-use super::{CudaLibrary, Loaded, preload::Chosen};
+use super::{CudaLibrary, LoadedLibrary, preload::Chosen};
 
 /// Checks the libraries that were loaded against the driver, each other, and the files that were chosen. Returns
 /// warnings.
 ///
 /// # Errors
 /// If they are of several major versions, or of one that the driver does not support.
-pub(super) fn check(driver: &Loaded, loaded: &[Loaded], chosen: &[Chosen]) -> Result<Vec<String>, String> {
+pub(super) fn check(
+    driver: &LoadedLibrary,
+    loaded: &[LoadedLibrary],
+    chosen: &[Chosen],
+) -> Result<Vec<String>, String> {
     // cuDNN is checked where it is used: models without convolutions do not need it.
     let of_the_toolkit = || loaded.iter().filter(|it| it.library != CudaLibrary::Cudnn);
     let mut warnings = Vec::new();
     for it in of_the_toolkit() {
-        let Loaded { library, version, cuda, path } = it;
+        let LoadedLibrary { library, version, cuda, path } = it;
         let named = format!("{library} {version} ({})", path.display());
         if let Some(chosen) = chosen.iter().find(|chosen| chosen.library == *library && !is_same(&chosen.path, path)) {
             if chosen.major != cuda.major {
@@ -45,7 +49,7 @@ pub(super) fn check(driver: &Loaded, loaded: &[Loaded], chosen: &[Chosen]) -> Re
     if let (Some(one), Some(other)) = (two.next(), two.next())
         && one.cuda.major != other.cuda.major
     {
-        let named = |it: &Loaded| format!("{} {} ({})", it.library, it.version, it.path.display());
+        let named = |it: &LoadedLibrary| format!("{} {} ({})", it.library, it.version, it.path.display());
         return Err(format!(
             "{} and {} are of different toolkits; give the folder of both with --cuda-libraries",
             named(one),
@@ -65,16 +69,16 @@ fn is_same(one: &Path, other: &Path) -> bool {
 mod tests {
     use super::{super::CudaVersion, *};
 
-    fn loaded(library: CudaLibrary, major: u32, minor: u32, path: &str) -> Loaded {
+    fn loaded(library: CudaLibrary, major: u32, minor: u32, path: &str) -> LoadedLibrary {
         let cuda = CudaVersion { major, minor };
-        Loaded { library, version: cuda.to_string(), cuda, path: path.into() }
+        LoadedLibrary { library, version: cuda.to_string(), cuda, path: path.into() }
     }
 
-    fn driver(major: u32, minor: u32) -> Loaded {
+    fn driver(major: u32, minor: u32) -> LoadedLibrary {
         loaded(CudaLibrary::Driver, major, minor, "/lib/libcuda.so.1")
     }
 
-    fn both(major: u32, minor: u32) -> [Loaded; 2] {
+    fn both(major: u32, minor: u32) -> [LoadedLibrary; 2] {
         [(CudaLibrary::Nvrtc, "/wheel/libnvrtc.so"), (CudaLibrary::CublasLt, "/wheel/libcublasLt.so")]
             .map(|(library, path)| loaded(library, major, minor, path))
     }

@@ -97,7 +97,7 @@ pub enum Unusable {
 
 /// A library that was loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Loaded {
+pub struct LoadedLibrary {
     /// The library.
     pub library: CudaLibrary,
     /// Its version, as its makers write it.
@@ -112,7 +112,7 @@ pub struct Loaded {
 #[derive(Clone, Debug)]
 pub struct Libraries {
     /// The driver, NVRTC, cuBLASLt and cuDNN.
-    pub libraries: Vec<Result<Loaded, Unusable>>,
+    pub libraries: Vec<Result<LoadedLibrary, Unusable>>,
     /// Files in the given directory or in wheels that could not be loaded, with the loader's error.
     pub broken: Vec<(PathBuf, String)>,
     /// What is unusual about them, but harmless.
@@ -129,7 +129,7 @@ pub fn open(folder: Option<&Path>) -> Result<Libraries, NoCards> {
     let driver = driver()?;
     let preload::Found { loaded: chosen, broken } = preload::preload(folder, driver.cuda);
     let others = [CudaLibrary::Nvrtc, CudaLibrary::CublasLt, CudaLibrary::Cudnn].map(CudaLibrary::loaded);
-    let loaded: Vec<Loaded> = others.iter().flatten().cloned().collect();
+    let loaded: Vec<LoadedLibrary> = others.iter().flatten().cloned().collect();
     let warnings = agreement::check(&driver, &loaded, &chosen).map_err(NoCards::Libraries)?;
     Ok(Libraries { libraries: [Ok(driver)].into_iter().chain(others).collect(), broken, warnings })
 }
@@ -138,7 +138,7 @@ pub fn open(folder: Option<&Path>) -> Result<Libraries, NoCards> {
 ///
 /// # Errors
 /// If there is none, or it cannot be used.
-pub(super) fn driver() -> Result<Loaded, NoCards> {
+pub(super) fn driver() -> Result<LoadedLibrary, NoCards> {
     let unusable = |unusable| match unusable {
         Unusable::Absent { .. } => NoCards::NoDriver,
         Unusable::Lacks { .. } => NoCards::Libraries(unusable.to_string()),
@@ -159,7 +159,7 @@ pub(super) fn driver() -> Result<Loaded, NoCards> {
         return Err(NoCards::TooOld { found, expected: OLDEST_DRIVER });
     }
     let version = release.map_or_else(|| cuda.to_string(), |release| format!("{cuda} ({release})"));
-    Ok(Loaded { library: CudaLibrary::Driver, version, cuda, path })
+    Ok(LoadedLibrary { library: CudaLibrary::Driver, version, cuda, path })
 }
 
 /// Returns the driver's release, such as `580.159.04`, which is part of the name of the file that its links lead to.
@@ -254,10 +254,10 @@ impl CudaLibrary {
     }
 
     /// Loads it and asks for its version.
-    fn loaded(self) -> Result<Loaded, Unusable> {
+    fn loaded(self) -> Result<LoadedLibrary, Unusable> {
         self.check()?;
         let (version, cuda) = self.versions();
-        Ok(Loaded { library: self, version, cuda, path: self.path() })
+        Ok(LoadedLibrary { library: self, version, cuda, path: self.path() })
     }
 
     /// Returns its version and that of CUDA. It has passed [`Self::check`].

@@ -31,8 +31,8 @@ fn chunk_cell(is_told: bool) -> CellSpec {
 }
 
 fn unfolding(is_told: bool, reversed: bool) -> Unfolding {
-    let mut inputs = vec![Source::Step { of: Tensor::Input(0), reversed }, carried(1, 0)];
-    inputs.extend(is_told.then_some(Source::Steps));
+    let mut inputs = vec![CellInputSource::Step { of: Tensor::Input(0), reversed }, carried(1, 0)];
+    inputs.extend(is_told.then_some(CellInputSource::Steps));
     let nodes = Nodes::Chain { steps: Expression::Length(0), chunks: true };
     let emits =
         vec![emit("all", 0, EmitRange::All), emit("last", 0, EmitRange::Last), emit("state", 1, EmitRange::Last)];
@@ -148,7 +148,7 @@ fn a_segment_whose_program_does_not_fit_is_refused() {
         let rows: Vec<Row> = vec![all_digits; unfolding.cells.len()];
         Tried::new(model(&[("tokens", &[-1])], 3), unfolding, &rows).err().expect("it does not fit")
     };
-    let inputs = |unfolding: &mut Unfolding, at: usize, source: Source| {
+    let inputs = |unfolding: &mut Unfolding, at: usize, source: CellInputSource| {
         unfolding.segments[0].types[0].inputs[at] = source;
     };
     assert_eq!(
@@ -171,13 +171,13 @@ fn a_segment_whose_program_does_not_fit_is_refused() {
         "segment 'chain': input 'lens': expected one INT32 or INT64 for a length"
     );
     assert_eq!(
-        refusal(&|unfolding| inputs(unfolding, 2, Source::GrownLength)),
+        refusal(&|unfolding| inputs(unfolding, 2, CellInputSource::GrownLength)),
         "segment 'chain': input 'lens': grows by the step, but the program runs several steps at a time"
     );
     assert_eq!(
         refusal(&|unfolding| {
             unfolding.cells[0].inputs.push(tensor("more", &[]));
-            unfolding.segments[0].types[0].inputs.push(Source::Steps);
+            unfolding.segments[0].types[0].inputs.push(CellInputSource::Steps);
         }),
         "segment 'chain': expected one input for the number of steps, but found 2"
     );
@@ -185,7 +185,7 @@ fn a_segment_whose_program_does_not_fit_is_refused() {
         refusal(&|unfolding| {
             let mut whole = unfolding.segments[0].clone();
             (whole.name, whole.nodes) = ("whole".to_owned(), Nodes::Stage);
-            whole.types[0].inputs[2] = Source::Length(Tensor::Input(0));
+            whole.types[0].inputs[2] = CellInputSource::Length(Tensor::Input(0));
             unfolding.segments.push(whole);
         }),
         "segment 'whole': cell 'step' runs single nodes here, but several steps at a time in 'chain': expected a cell \

@@ -17,10 +17,11 @@ fn all_digits(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
 /// A chain over the input `tokens`, whose cell optionally reads the number of previous steps.
 fn unfolding(has_length: bool, reversed: bool) -> Unfolding {
     let mut inputs: Vec<(&str, &[i64])> = vec![("x", &[]), ("seen", &[-1, 1])];
-    let mut sources = vec![Source::Step { of: Tensor::Input(0), reversed }, Source::Grown { output: 0 }];
+    let mut sources =
+        vec![CellInputSource::Step { of: Tensor::Input(0), reversed }, CellInputSource::Grown { output: 0 }];
     if has_length {
         inputs.push(("count", &[]));
-        sources.push(Source::GrownLength);
+        sources.push(CellInputSource::GrownLength);
     }
     let emits = vec![
         emit("digits", 1, EmitRange::All),
@@ -73,7 +74,7 @@ fn what_grows_in_a_reversed_chain_begins_with_its_first_step() {
 #[test]
 fn a_loop_reads_its_own_tokens() {
     let next: Row = |inputs| vec![vec![inputs[0].iter().sum::<i64>() + 1]];
-    let sources = vec![Source::Grown { output: 0 }];
+    let sources = vec![CellInputSource::Grown { output: 0 }];
     let nodes = Nodes::Decode { max_steps: Expression::Number(10), until: Some((0, 32)), expected_steps: None };
     let unfolding = Unfolding {
         cells: vec![cell("next", &[("seen", &[-1, 1])], &["next"])],
@@ -111,7 +112,7 @@ fn steps_of_unlike_numbers_share_a_run_where_the_cell_is_told_them_and_else_run_
 #[test]
 fn the_length_of_what_is_held_says_nothing_about_what_grows() {
     let mut unfolding = unfolding(true, false);
-    unfolding.segments[0].types[0].inputs[2] = Source::Length(Tensor::Input(0));
+    unfolding.segments[0].types[0].inputs[2] = CellInputSource::Length(Tensor::Input(0));
     let count_all: Row = |inputs| vec![vec![inputs[0][0]], vec![inputs[2][0]], vec![inputs[1].len() as i64]];
     let tried = Tried::new(model(&[("tokens", &[-1])], 4), unfolding, &[count_all]).expect("it fits");
     let unfolded_states = [&[1, 2][..], &[3, 4, 5]].map(|x| tried.unfolded_state(&[(&[x.len() as i64], x)]));

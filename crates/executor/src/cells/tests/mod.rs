@@ -33,7 +33,8 @@ use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution,
 use paternoster_model::{
     DataType, Dims, Next, TensorSpec,
     unfold::{
-        CellSpec, Emit, EmitRange, Emitted, Expression, NodeType, Nodes, Segment, Source, Start, Tensor, Unfolding,
+        CellInputSource, CellSpec, Emit, EmitRange, Emitted, Expression, NodeType, Nodes, Segment, Start, Tensor,
+        Unfolding,
     },
 };
 use stages::stage;
@@ -120,7 +121,7 @@ fn segment(name: &str, (types, nodes): Typed, emits: Vec<Emit>) -> Segment {
     Segment { name: name.to_owned(), types, nodes, emits, streams: false }
 }
 
-fn steps(cell: usize, inputs: Vec<Source>, nodes: Nodes) -> Typed {
+fn steps(cell: usize, inputs: Vec<CellInputSource>, nodes: Nodes) -> Typed {
     (smallvec![NodeType { cell, inputs }], nodes)
 }
 
@@ -129,12 +130,12 @@ fn over_tokens() -> Nodes {
     Nodes::Chain { steps: Expression::Length(0), chunks: false }
 }
 
-fn row_of_input(input: usize) -> Source {
-    Source::Step { of: Tensor::Input(input), reversed: false }
+fn row_of_input(input: usize) -> CellInputSource {
+    CellInputSource::Step { of: Tensor::Input(input), reversed: false }
 }
 
-fn carried(output: usize, start: i64) -> Source {
-    Source::Carried { output, start: Start::Row(bytes(&[start])), is_kept: false }
+fn carried(output: usize, start: i64) -> CellInputSource {
+    CellInputSource::Carried { output, start: Start::Row(bytes(&[start])), is_kept: false }
 }
 
 /// Dims without the batch, and values.
@@ -220,7 +221,7 @@ fn digit_cell() -> CellSpec {
 
 /// A chain over the first input.
 fn chain(reversed: bool) -> Typed {
-    let x = Source::Step { of: Tensor::Input(0), reversed };
+    let x = CellInputSource::Step { of: Tensor::Input(0), reversed };
     steps(0, vec![x, carried(0, 0)], over_tokens())
 }
 
@@ -331,7 +332,7 @@ fn counts(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
 /// Counts up from the number that the chain emits until 5, for at most ten steps.
 fn decoder(streams: bool) -> Result<Tried, String> {
     let start = Start::Tensor(Tensor::Emitted(emitted(0, 0)));
-    let source = Source::Carried { output: 0, start, is_kept: false };
+    let source = CellInputSource::Carried { output: 0, start, is_kept: false };
     let nodes = Nodes::Decode { max_steps: Expression::Number(10), until: Some((0, 5)), expected_steps: None };
     let decode = steps(1, vec![source], nodes);
     let unfolding = Unfolding {
@@ -396,7 +397,7 @@ fn what_does_not_fit_is_refused_with_its_segment_and_input() {
         Tried::new(model(&[("tokens", &[-1])], 2), unfolding, &[digits]).err().expect("it does not fit")
     };
     let later = |unfolding: &mut Unfolding| {
-        unfolding.segments[0].types[0].inputs[0] = Source::Whole(Tensor::Emitted(emitted(0, 0)));
+        unfolding.segments[0].types[0].inputs[0] = CellInputSource::Whole(Tensor::Emitted(emitted(0, 0)));
     };
     assert_eq!(refusal(later), "segment 'chain': input 'x': comes from nothing that is there by then");
     let other_dims = |unfolding: &mut Unfolding| unfolding.cells[0].outputs[0].dims = Dims::from_slice(&[2]);
@@ -404,7 +405,7 @@ fn what_does_not_fit_is_refused_with_its_segment_and_input() {
     let unknown = |unfolding: &mut Unfolding| unfolding.segments[0].emits[0].output = 1;
     assert_eq!(refusal(unknown), "segment 'chain': cell 'step' has no output 1");
     let rows_of_a_chain = |unfolding: &mut Unfolding| {
-        unfolding.segments[0].types[0].inputs[0] = Source::Rows(Tensor::Input(0));
+        unfolding.segments[0].types[0].inputs[0] = CellInputSource::Rows(Tensor::Input(0));
     };
     let expected = "segment 'chain': expected a single node, all of whose inputs are rows, or none";
     assert_eq!(refusal(rows_of_a_chain), expected);
@@ -416,7 +417,7 @@ fn what_does_not_fit_is_refused_with_its_segment_and_input() {
     assert_eq!(refusal(two_types), expected);
     let short = |unfolding: &mut Unfolding| {
         let start = Start::Row(Bytes::from_static(&[0; 4]));
-        unfolding.segments[0].types[0].inputs[1] = Source::Carried { output: 0, start, is_kept: false };
+        unfolding.segments[0].types[0].inputs[1] = CellInputSource::Carried { output: 0, start, is_kept: false };
     };
     assert_eq!(refusal(short), "segment 'chain': input 'h': starts with 4 bytes, expected 8");
     let missing = |unfolding: &mut Unfolding| unfolding.outputs.truncate(1);

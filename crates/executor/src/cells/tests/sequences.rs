@@ -9,15 +9,15 @@ use crate::cells::SequenceState;
 
 /// A chain of digits whose state is kept between requests, and whose cell reads the request's sequence flags.
 fn digits_of_a_sequence() -> Tried {
-    let flags = |control| Source::Control { control, no: bytes(&[0]), yes: bytes(&[1]) };
-    let kept = Source::Carried { output: 0, start: Start::Row(bytes(&[9])), is_kept: true };
+    let flags = |control| CellInputSource::Control { control, no: bytes(&[0]), yes: bytes(&[1]) };
+    let kept = CellInputSource::Carried { output: 0, start: Start::Row(bytes(&[9])), is_kept: true };
     let sources = vec![
-        Source::Step { of: Tensor::Input(0), reversed: false },
+        CellInputSource::Step { of: Tensor::Input(0), reversed: false },
         kept,
         flags(Control::Start),
         flags(Control::End),
         flags(Control::Ready),
-        Source::CorrelationId,
+        CellInputSource::CorrelationId,
     ];
     let one: &[i64] = &[1];
     let cell =

@@ -9,10 +9,10 @@ fn sums(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
 }
 
 pub(super) fn stage(pads: bool) -> Tried {
-    let mut sources = vec![Source::Whole(Tensor::Input(0))];
+    let mut sources = vec![CellInputSource::Whole(Tensor::Input(0))];
     let mut inputs: Vec<(&str, &[i64])> = vec![("x", &[-1])];
     if pads {
-        sources.push(Source::Length(Tensor::Input(0)));
+        sources.push(CellInputSource::Length(Tensor::Input(0)));
         inputs.push(("length", &[1]));
     }
     let unfolding = Unfolding {
@@ -57,9 +57,9 @@ fn one_long_request_does_not_make_a_huge_run_of_many_short_ones() {
 
 /// A stage that doubles each token, followed by a chain over its output.
 fn doubled() -> Unfolding {
-    let over = Source::Step { of: Tensor::Emitted(emitted(0, 0)), reversed: false };
+    let over = CellInputSource::Step { of: Tensor::Emitted(emitted(0, 0)), reversed: false };
     let chain = steps(1, vec![over, carried(0, 0)], over_tokens());
-    let stage = steps(0, vec![Source::Rows(Tensor::Input(0))], Nodes::Stage);
+    let stage = steps(0, vec![CellInputSource::Rows(Tensor::Input(0))], Nodes::Stage);
     Unfolding {
         cells: vec![cell("double", &[("x", &[])], &["y"]), cell("step", &[("x", &[1]), ("h", &[1])], &["h_next"])],
         segments: vec![
@@ -104,7 +104,7 @@ fn rows_that_stages_go_over_share_a_run_and_come_back_to_their_requests() {
 fn tensors_that_a_stage_goes_over_are_equally_long() {
     let mut unfolding = doubled();
     unfolding.cells[0].inputs.push(tensor("z", &[]));
-    unfolding.segments[0].types[0].inputs.push(Source::Rows(Tensor::Input(1)));
+    unfolding.segments[0].types[0].inputs.push(CellInputSource::Rows(Tensor::Input(1)));
     let spec = model(&[("tokens", &[-1]), ("others", &[-1])], 2);
     let tried = Tried::new(spec, unfolding, &[|inputs| vec![vec![inputs[0][0] - inputs[1][0]]], digits]);
     let tried = tried.expect("it fits");

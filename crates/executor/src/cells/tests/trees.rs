@@ -11,7 +11,7 @@ pub(super) fn two_left_and_right(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
 }
 
 pub(super) fn tree() -> Tried {
-    let child = |child| Source::Child { child, output: 0, none: bytes(&[0]) };
+    let child = |child| CellInputSource::Child { child, output: 0, none: bytes(&[0]) };
     let types = smallvec![
         NodeType { cell: 0, inputs: vec![row_of_input(0)] },
         NodeType { cell: 1, inputs: vec![child(0), child(1)] },

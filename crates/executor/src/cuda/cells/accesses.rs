@@ -1,6 +1,6 @@
 //! The slots that a task reads and writes, which become its accesses on the device.
 
-use paternoster_device::{Access, BufferId, Rows};
+use paternoster_device::{Access, BufferId, BufferRows};
 use smallvec::SmallVec;
 
 /// The slots that a task accesses, by buffer.
@@ -36,7 +36,7 @@ impl Touched {
     pub(super) fn accesses(self) -> Vec<Access> {
         let mut accesses = Vec::new();
         for (buffer, OfBuffer { read, written, updated }) in self.0 {
-            let list = |rows: Vec<u32>| (!rows.is_empty()).then(|| Rows::List(rows.into()));
+            let list = |rows: Vec<u32>| (!rows.is_empty()).then(|| BufferRows::List(rows.into()));
             accesses.extend(list(read).map(|rows| Access::read(buffer, rows)));
             accesses.extend(list(written).map(|rows| Access::write(buffer, rows)));
             accesses.extend(list(updated).map(|rows| Access::update(buffer, rows)));

@@ -4,7 +4,7 @@
 use paternoster_engine::CardProgram;
 use paternoster_model::{
     TensorSpec,
-    unfold::{Nodes, Source, Tensor},
+    unfold::{CellInputSource, Nodes, Tensor},
 };
 
 use super::{
@@ -171,7 +171,7 @@ impl Layout {
     /// If it is not.
     fn check_lengths(&self, programs: &CellPrograms, cell: usize, number: usize) -> Result<(), String> {
         for (.., own) in types_of(programs, cell) {
-            if let Source::Whole(Tensor::Emitted(emitted)) = &own.inputs[number]
+            if let CellInputSource::Whole(Tensor::Emitted(emitted)) = &own.inputs[number]
                 && !self.has_length(programs, *emitted)
             {
                 let name = &programs.unfolding.cells[cell].inputs[number].name;
@@ -216,8 +216,8 @@ impl Layout {
                 table
             };
             let found = match &own.inputs[number] {
-                Source::Carried { output, .. } => ReadFrom::Own { table: table(*output) },
-                Source::Child { output, none, .. } => {
+                CellInputSource::Carried { output, .. } => ReadFrom::Own { table: table(*output) },
+                CellInputSource::Child { output, none, .. } => {
                     let table = table(*output);
                     let constants = &mut self.tables[table].constants;
                     if !constants.contains(none) {

@@ -5,7 +5,7 @@ use paternoster_device::cuda::Address;
 use paternoster_engine::RowFailure;
 use paternoster_model::{
     TensorSpec,
-    unfold::{Nodes, Source, Tensor},
+    unfold::{CellInputSource, Nodes, Tensor},
 };
 use smallvec::SmallVec;
 
@@ -182,11 +182,17 @@ impl<'a> Filling<'a> {
     }
 
     /// Sets where a node reads an input, or writes the input's value to host memory.
-    fn input(&mut self, placed: &mut Placed<'_>, number: usize, input: &Input, source: &Source) -> Result<(), String> {
+    fn input(
+        &mut self,
+        placed: &mut Placed<'_>,
+        number: usize,
+        input: &Input,
+        source: &CellInputSource,
+    ) -> Result<(), String> {
         let of = self.of;
         let (node, req, slot) = (placed.node, placed.span.req, placed.span.slot);
         match (input.from, source) {
-            (ReadFrom::Child { table, list }, Source::Child { child, none, .. }) => {
+            (ReadFrom::Child { table, list }, CellInputSource::Child { child, none, .. }) => {
                 let at = match node.unfolded_state.children(node.place).get(*child) {
                     Some(&child) => {
                         let slot = of.slots.of(req, child);
@@ -202,7 +208,7 @@ impl<'a> Filling<'a> {
                 };
                 self.parameters.name(list, placed.at, at as i32);
             }
-            (ReadFrom::Own { table }, Source::Carried { output, start, is_kept }) if node.place.node == 0 => {
+            (ReadFrom::Own { table }, CellInputSource::Carried { output, start, is_kept }) if node.place.node == 0 => {
                 if *is_kept {
                     node.unfolded_state.begin_in_sequence();
                 }
@@ -255,7 +261,7 @@ impl<'a> Filling<'a> {
         &mut self,
         placed: &mut Placed<'_>,
         number: usize,
-        source: &Source,
+        source: &CellInputSource,
         (pool, list, reading): (usize, usize, Reading),
     ) {
         let (of, node, spec) = (self.of, placed.node, self.spec(number));
@@ -274,9 +280,9 @@ impl<'a> Filling<'a> {
         }
         placed.read_pools.push(pool);
         let (tensor, entry) = match source {
-            Source::Step { of: tensor, reversed: true } => (tensor, node.place.nodes - 1 - node.place.node),
-            Source::Step { of: tensor, .. } => (tensor, node.place.node),
-            Source::Rows(tensor) => (tensor, 0),
+            CellInputSource::Step { of: tensor, reversed: true } => (tensor, node.place.nodes - 1 - node.place.node),
+            CellInputSource::Step { of: tensor, .. } => (tensor, node.place.node),
+            CellInputSource::Rows(tensor) => (tensor, 0),
             _ => return,
         };
         let left = of.layout.length_of(&of.programs, node.unfolded_state, *tensor).unwrap_or(span.most) as usize;
@@ -291,7 +297,7 @@ impl<'a> Filling<'a> {
     }
 
     /// Writes the value of a node's input to its rows of the input's ring.
-    fn bring(&mut self, placed: &mut Placed<'_>, number: usize, input: &Input, source: &Source) {
+    fn bring(&mut self, placed: &mut Placed<'_>, number: usize, input: &Input, source: &CellInputSource) {
         let spec = self.spec(number);
         let (pitch, row_bytes) = (input.row_bytes.pitch(), input.row_bytes.at(self.size.run.lengths));
         let found = self.found(placed, spec, source);
@@ -319,9 +325,9 @@ impl<'a> Filling<'a> {
     }
 
     /// Returns the value of an input that the host writes.
-    fn found(&self, placed: &Placed<'_>, spec: &TensorSpec, source: &Source) -> Result<Row, String> {
+    fn found(&self, placed: &Placed<'_>, spec: &TensorSpec, source: &CellInputSource) -> Result<Row, String> {
         let of = self.of;
-        if let Source::Length(tensor @ Tensor::Emitted(_)) = source
+        if let CellInputSource::Length(tensor @ Tensor::Emitted(_)) = source
             && let Some(known) = of.layout.length_of(&of.programs, placed.node.unfolded_state, *tensor)
         {
             return Ok(Row::alone(spec.dims.clone(), length(spec, i64::from(known))));

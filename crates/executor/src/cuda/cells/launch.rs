@@ -7,7 +7,7 @@ use paternoster_device::{DeviceError, cuda::Cuda};
 use paternoster_engine::RunSize;
 use paternoster_model::{
     Lengths,
-    unfold::{Source, Start, Tensor},
+    unfold::{CellInputSource, Start, Tensor},
 };
 use smallvec::SmallVec;
 
@@ -64,7 +64,7 @@ impl CardVersion for Cells {
     fn must_wait(&self, job: &Job, unread_outputs: &Untaken) -> bool {
         // A member without such a node fails later, in `fill`.
         let reads_it = |member: &usize| self.node(job, *member).is_ok_and(|node| self.reads_emitted(job, &node));
-        let begins = |source: &Source| matches!(source, Source::Carried { is_kept: true, .. });
+        let begins = |source: &CellInputSource| matches!(source, CellInputSource::Carried { is_kept: true, .. });
         let mut nodes = (0..job.members.len()).filter_map(|member| self.node(job, member).ok());
         // The state that the sequence's previous request left is known once the host has taken it.
         let waits = nodes.any(|node| {
@@ -150,11 +150,11 @@ impl Cells {
         let programs = &node.unfolded_state.programs;
         let emitted = |tensor: &Tensor| matches!(tensor, Tensor::Emitted(_));
         layout.inputs.iter().zip(&node.node_type().inputs).any(|(input, source)| match source {
-            Source::Whole(tensor) | Source::Rows(tensor) | Source::Step { of: tensor, .. } => {
-                emitted(tensor) && input.from == ReadFrom::Host
-            }
-            Source::Length(Tensor::Emitted(emitted)) => !self.layout.has_length(programs, *emitted),
-            Source::Carried { start: start @ Start::Tensor(tensor), .. } => {
+            CellInputSource::Whole(tensor)
+            | CellInputSource::Rows(tensor)
+            | CellInputSource::Step { of: tensor, .. } => emitted(tensor) && input.from == ReadFrom::Host,
+            CellInputSource::Length(Tensor::Emitted(emitted)) => !self.layout.has_length(programs, *emitted),
+            CellInputSource::Carried { start: start @ Start::Tensor(tensor), .. } => {
                 node.place.node == 0 && emitted(tensor) && self.layout.begins_in(&self.programs, start).is_none()
             }
             _ => false,

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use paternoster_engine::CardProgram;
 use paternoster_model::{
     Lengths, TensorSpec,
-    unfold::{EmitRange, Emitted, Nodes, Source, Start, Tensor},
+    unfold::{CellInputSource, EmitRange, Emitted, Nodes, Start, Tensor},
 };
 
 use super::{
@@ -167,7 +167,7 @@ impl Layout {
             left.max().unwrap_or(0)
         };
         for segment in &programs.unfolding.segments {
-            let grows = segment.sources().any(|source| matches!(source, Source::Grown { .. }));
+            let grows = segment.sources().any(|source| matches!(source, CellInputSource::Grown { .. }));
             if grows && segment.runs_backwards() {
                 let name = &segment.name;
                 return Err(format!(
@@ -233,18 +233,21 @@ impl Layout {
                 for (number, source) in own.inputs.iter().enumerate() {
                     let is_brought = || Ok::<_, String>(reading(programs, cell, number)?.is_none());
                     match source {
-                        Source::Whole(Tensor::Emitted(emitted)) | Source::Rows(Tensor::Emitted(emitted))
+                        CellInputSource::Whole(Tensor::Emitted(emitted))
+                        | CellInputSource::Rows(Tensor::Emitted(emitted))
                             if is_brought()? =>
                         {
                             read.push(*emitted);
                         }
-                        Source::Step { of: Tensor::Emitted(emitted), .. } if is_brought()? => read.push(*emitted),
-                        Source::Carried { start: start @ Start::Tensor(Tensor::Emitted(emitted)), .. }
+                        CellInputSource::Step { of: Tensor::Emitted(emitted), .. } if is_brought()? => {
+                            read.push(*emitted)
+                        }
+                        CellInputSource::Carried { start: start @ Start::Tensor(Tensor::Emitted(emitted)), .. }
                             if self.begins_in(programs, start).is_none() =>
                         {
                             read.push(*emitted);
                         }
-                        Source::Length(Tensor::Emitted(emitted)) if !self.has_length(programs, *emitted) => {
+                        CellInputSource::Length(Tensor::Emitted(emitted)) if !self.has_length(programs, *emitted) => {
                             read.push(*emitted);
                         }
                         _ => {}
@@ -262,16 +265,18 @@ impl Layout {
         let nodes = &own.types[0];
         match own.nodes {
             Nodes::Stage if nodes.goes_over_rows() => nodes.inputs.iter().any(|source| match source {
-                Source::Rows(Tensor::Emitted(emitted)) => self.has_length(programs, *emitted),
-                source => matches!(source, Source::Rows(Tensor::Input(_))),
+                CellInputSource::Rows(Tensor::Emitted(emitted)) => self.has_length(programs, *emitted),
+                source => matches!(source, CellInputSource::Rows(Tensor::Input(_))),
             }),
             Nodes::Stage => {
                 let spec = &programs.unfolding.cells[nodes.cell];
                 let axis = axis_of(&spec.outputs[output]);
                 let is_of_axis = |input: &TensorSpec| axis.is_some() && axis_of(input) == axis;
                 spec.inputs.iter().zip(&nodes.inputs).any(|(input, source)| match source {
-                    Source::Whole(Tensor::Emitted(emitted)) => is_of_axis(input) && self.has_length(programs, *emitted),
-                    source => is_of_axis(input) && matches!(source, Source::Whole(Tensor::Input(_))),
+                    CellInputSource::Whole(Tensor::Emitted(emitted)) => {
+                        is_of_axis(input) && self.has_length(programs, *emitted)
+                    }
+                    source => is_of_axis(input) && matches!(source, CellInputSource::Whole(Tensor::Input(_))),
                 })
             }
             Nodes::Chain { .. } | Nodes::Decode { .. } => self.spans.of((segment, output)).is_some(),

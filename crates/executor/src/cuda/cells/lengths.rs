@@ -3,7 +3,7 @@
 
 use paternoster_model::{
     Lengths,
-    unfold::{Nodes, Segment, Source, Tensor, Unfolded},
+    unfold::{CellInputSource, Nodes, Segment, Tensor, Unfolded},
 };
 
 use super::{
@@ -86,9 +86,14 @@ impl Layout {
     }
 
     /// Returns the number of rows of a node that goes over the rows of tensors.
-    pub(super) fn rows_of(&self, programs: &CellPrograms, sizes: &dyn Sizes, inputs: &[Source]) -> Option<u32> {
+    pub(super) fn rows_of(
+        &self,
+        programs: &CellPrograms,
+        sizes: &dyn Sizes,
+        inputs: &[CellInputSource],
+    ) -> Option<u32> {
         inputs.iter().find_map(|source| match source {
-            Source::Rows(tensor) => self.length_of(programs, sizes, *tensor),
+            CellInputSource::Rows(tensor) => self.length_of(programs, sizes, *tensor),
             _ => None,
         })
     }
@@ -99,7 +104,7 @@ impl Layout {
         programs: &CellPrograms,
         sizes: &dyn Sizes,
         layout: &CellLayout,
-        inputs: &[Source],
+        inputs: &[CellInputSource],
         axis: usize,
         node: u32,
     ) -> Option<u32> {
@@ -112,12 +117,12 @@ impl Layout {
         &self,
         programs: &CellPrograms,
         sizes: &dyn Sizes,
-        source: &Source,
+        source: &CellInputSource,
         node: u32,
     ) -> Option<u32> {
         match source {
-            Source::Grown { .. } => Some(node),
-            Source::Whole(tensor) => self.length_of(programs, sizes, *tensor),
+            CellInputSource::Grown { .. } => Some(node),
+            CellInputSource::Whole(tensor) => self.length_of(programs, sizes, *tensor),
             _ => None,
         }
     }

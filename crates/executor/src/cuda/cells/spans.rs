@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use paternoster_model::{
     TensorSpec, element_count,
-    unfold::{EmitRange, Emitted, Nodes, Source, Tensor},
+    unfold::{CellInputSource, EmitRange, Emitted, Nodes, Tensor},
 };
 
 use super::node_types::types_of;
@@ -114,7 +114,7 @@ pub(super) fn reading(programs: &CellPrograms, cell: usize, input: usize) -> Res
     if readings.iter().all(|own| own.map(|(_, reading)| reading) == first) {
         return Ok(first);
     }
-    let grows = types_of(programs, cell).any(|(.., own)| matches!(own.inputs[input], Source::Grown { .. }));
+    let grows = types_of(programs, cell).any(|(.., own)| matches!(own.inputs[input], CellInputSource::Grown { .. }));
     if grows {
         return Err(format!("input '{}' grows in one segment and not in another", spec.name));
     }
@@ -122,13 +122,17 @@ pub(super) fn reading(programs: &CellPrograms, cell: usize, input: usize) -> Res
 }
 
 /// Returns the span that an input reads from a source and how; `None` if cards cannot hold it.
-fn read_by(programs: &CellPrograms, segment: usize, input: &TensorSpec, source: &Source) -> Option<(Origin, Reading)> {
+fn read_by(
+    programs: &CellPrograms,
+    segment: usize,
+    input: &TensorSpec,
+    source: &CellInputSource,
+) -> Option<(Origin, Reading)> {
     let (origin, reading) = match source {
-        Source::Grown { output } => ((segment, *output), Reading::Whole),
-        Source::Whole(Tensor::Emitted(emitted)) => (left_by(programs, *emitted)?, Reading::Whole),
-        Source::Step { of: Tensor::Emitted(emitted), .. } | Source::Rows(Tensor::Emitted(emitted)) => {
-            (left_by(programs, *emitted)?, Reading::Entry)
-        }
+        CellInputSource::Grown { output } => ((segment, *output), Reading::Whole),
+        CellInputSource::Whole(Tensor::Emitted(emitted)) => (left_by(programs, *emitted)?, Reading::Whole),
+        CellInputSource::Step { of: Tensor::Emitted(emitted), .. }
+        | CellInputSource::Rows(Tensor::Emitted(emitted)) => (left_by(programs, *emitted)?, Reading::Entry),
         _ => return None,
     };
     let bytes = match reading {
@@ -210,7 +214,7 @@ pub(super) fn origin_of(
     programs: &CellPrograms,
     segment: usize,
     input: &TensorSpec,
-    source: &Source,
+    source: &CellInputSource,
 ) -> Option<Origin> {
     read_by(programs, segment, input, source).map(|(origin, _)| origin)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use paternoster_model::unfold::Source;
+use paternoster_model::unfold::CellInputSource;
 
 use super::node_types::types_of;
 use crate::cells::CellPrograms;
@@ -15,7 +15,7 @@ pub(super) fn tables_of(programs: &CellPrograms) -> BTreeMap<(usize, usize), usi
     for cell in 0..programs.unfolding.cells.len() {
         for (segment, role, own) in types_of(programs, cell) {
             for (number, source) in own.inputs.iter().enumerate() {
-                if let Source::Carried { output, .. } | Source::Child { output, .. } = source {
+                if let CellInputSource::Carried { output, .. } | CellInputSource::Child { output, .. } = source {
                     let next = tables.len();
                     tables.entry((segment, *output)).or_insert(next);
                     together.entry((cell, true, number)).or_default().push((segment, *output));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use paternoster_batching::{Lease, RowSpan, Task};
 use paternoster_device::{
-    Access, DeviceError, Rows,
+    Access, BufferRows, DeviceError,
     cuda::{Address, Cuda, ImportedSlice},
 };
 use paternoster_engine::RunSize;
@@ -63,12 +63,12 @@ impl CardVersion for Stages {
             // The core assumes that earlier tasks ran. If one failed before its launch, these rows hold another batch's
             // data.
             self.check_written(task, lease, &named)?;
-            let named: Rows = Rows::List(named.into());
+            let named: BufferRows = BufferRows::List(named.into());
             let tensors = &self.boundaries[usize::from(boundary)].tensors;
             accesses.extend(tensors.iter().map(|kept| Access::read(kept.buffer, named.clone())));
         }
         if let Some(lease) = task.writes {
-            let named: Rows = Rows::List(self.named(task, lease, &mut parameters, layout.writes())?.into());
+            let named: BufferRows = BufferRows::List(self.named(task, lease, &mut parameters, layout.writes())?.into());
             let tensors = &self.boundaries[usize::from(lease.boundary)].tensors;
             accesses.extend(tensors.iter().map(|kept| Access::write(kept.buffer, named.clone())));
         }

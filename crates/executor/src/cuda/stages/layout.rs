@@ -3,7 +3,7 @@
 
 use paternoster_batching::ShapeClass;
 use paternoster_engine::CardProgram;
-use paternoster_model::{Dims, ExitTo, Lengths, ModelSpec, Source, TensorSpec};
+use paternoster_model::{Dims, ExitTo, InputSource, Lengths, ModelSpec, TensorSpec};
 
 use super::HOST_ROWS;
 use crate::{
@@ -122,8 +122,8 @@ impl Layout {
         let mut reads: Vec<u16> = Vec::new();
         for (tensor, source) in &stage.inputs {
             let from = match *source {
-                Source::Request(input) => ReadFrom::Request(input),
-                Source::Boundary { boundary, tensor } => {
+                InputSource::Request(input) => ReadFrom::Request(input),
+                InputSource::Boundary { boundary, tensor } => {
                     reads.push(boundary);
                     ReadFrom::Boundary { boundary, tensor: usize::from(tensor) }
                 }

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Instant};
 use paternoster_batching::ShapeClass;
 use paternoster_device::BufferPool;
 use paternoster_engine::{Batch, BatchInput, BatchOutput, StopSignal};
-use paternoster_model::{Dims, Lengths, ModelSpec, Source};
+use paternoster_model::{Dims, InputSource, Lengths, ModelSpec};
 use paternoster_observe::ExecutionTimings;
 use smallvec::SmallVec;
 
@@ -51,8 +51,10 @@ impl<'a> StageTask<'a> {
         let stage = &self.stages.stages[self.number];
         let rows = self.places.rows();
         let inputs = stage.inputs.iter().map(|(tensor, source)| match *source {
-            Source::Request(index) => gather_input(self.spec, (index, tensor), self.class, self.parts, self.buffers),
-            Source::Boundary { boundary, tensor: place } => self
+            InputSource::Request(index) => {
+                gather_input(self.spec, (index, tensor), self.class, self.parts, self.buffers)
+            }
+            InputSource::Boundary { boundary, tensor: place } => self
                 .read(boundary, usize::from(place))
                 .map_err(|fault| self.fault(&format!("input '{}'", tensor.name), &fault)),
         });

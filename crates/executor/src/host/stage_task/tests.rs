@@ -62,14 +62,14 @@ fn boundary(name: &str, dims: Option<&[BoundaryDim]>) -> BoundaryTensor {
     BoundaryTensor { name: name.to_owned(), datatype: DataType::Fp32, dims }
 }
 
-fn reads(name: &str, boundary: u16, tensor: u16) -> (TensorSpec, Source) {
-    (self::tensor(name, -1), Source::Boundary { boundary, tensor })
+fn reads(name: &str, boundary: u16, tensor: u16) -> (TensorSpec, InputSource) {
+    (self::tensor(name, -1), InputSource::Boundary { boundary, tensor })
 }
 
 /// `x` → stage 0 → `h` → stage 1 → `y`.
 fn chain(dims: Option<&[BoundaryDim]>) -> StagePlan {
     let first = StageSpec {
-        inputs: vec![(tensor("x", 2), Source::Request(0))],
+        inputs: vec![(tensor("x", 2), InputSource::Request(0))],
         outputs: vec![(tensor("h", 2), Sink::Boundary(0))],
         exits: vec![],
     };
@@ -260,7 +260,7 @@ fn with_exits(exits: Vec<Exit>) -> Bench {
         decoupled: false,
     };
     plan.stages.push(StageSpec {
-        inputs: vec![(tensor("h", 1), Source::Boundary { boundary: 0, tensor: 0 })],
+        inputs: vec![(tensor("h", 1), InputSource::Boundary { boundary: 0, tensor: 0 })],
         outputs: vec![(tensor("y", 1), Sink::Reply(0))],
         exits: vec![],
     });

@@ -13,7 +13,7 @@ use paternoster_executor::OutputTensor;
 use paternoster_model::{DataType, text};
 use paternoster_pipeline::{BuiltIn, Pipeline, TensorIx};
 use paternoster_repository::ModelVersion;
-use paternoster_text::{Pool, Pooling, STATES, floats};
+use paternoster_text::{Pooling, PoolingStep, STATES, floats};
 use serde::{Deserialize, Serialize, Serializer};
 use tracing::Instrument;
 
@@ -84,7 +84,7 @@ fn with_tokens(version: &ModelVersion) -> Result<(&Arc<Pipeline>, TensorIx, Data
     let pipeline = version.servable().pipeline().ok_or_else(missing)?;
     let pools = |step: &dyn BuiltIn| {
         let step: &dyn Any = step;
-        step.downcast_ref::<Pool>().is_some_and(|pool| pool.options().pooling != Pooling::Done)
+        step.downcast_ref::<PoolingStep>().is_some_and(|pool| pool.options().pooling != Pooling::Done)
     };
     let tensor = pipeline.input_of(pools, STATES).unwrap_or(text::TOKEN_EMBEDDINGS);
     let (tensor, datatype) = pipeline.tensor(tensor).ok_or_else(missing)?;

@@ -39,10 +39,10 @@ fn policies() -> Vec<(&'static str, Policy)> {
     ]
 }
 
-fn at_rate(rate: f64, lengths: &str) -> Load {
-    let lengths = Lengths::named(lengths).expect("it is published");
+fn at_rate(rate: f64, lengths: &str) -> SimulatedLoad {
+    let lengths = LengthDistribution::named(lengths).expect("it is published");
     let models = vec![(1.0, RequestInputs::OfLength(lengths))];
-    Load { arrivals: Arrivals::Poisson { rate }, models, traced: None, backlog: 0 }
+    SimulatedLoad { arrivals: Arrivals::Poisson { rate }, models, traced: None, backlog: 0 }
 }
 
 /// Where larger batches make the fixed time of a run seem smaller, and rows that are left behind dearer, batches stay
@@ -53,7 +53,7 @@ fn lengths_that_share_batches_wait_hardly_longer_than_in_the_best_fixed_buckets(
     for backlog in [0, 2_000] {
         let mean_ms = |policy, bucket_width| {
             let setup = Setup { warm_up: 20_000, ..card(bert(), policy, bucket_width) };
-            let load = Load { backlog, ..at_rate(8_500.0, "glue-pair") };
+            let load = SimulatedLoad { backlog, ..at_rate(8_500.0, "glue-pair") };
             run(&setup, 1, load.requests(1, 40_000)).all().latencies.mean_ns() / 1e6
         };
         let bucketed = mean_ms(window(), Some(64));
@@ -68,7 +68,7 @@ fn lengths_that_share_batches_wait_hardly_longer_than_in_the_best_fixed_buckets(
 #[test]
 fn a_load_that_has_just_begun_waits_hardly_longer_than_under_window() {
     let linknet = || measured("linknet-128.json", "linknet-128-ieee", 1);
-    let waiting = Load { backlog: 10_000, ..at_rate(1.0, "fixed-24") };
+    let waiting = SimulatedLoad { backlog: 10_000, ..at_rate(1.0, "fixed-24") };
     let figures = run(&card(linknet(), window(), None), 1, waiting.requests(1, 10_000));
     let rate = 0.9 * figures.throughput(&figures.all());
     let mean_ms = |policy, from: Ns| {

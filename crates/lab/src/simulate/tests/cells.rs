@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Creates cells of at most four rows with these durations for any number of rows.
-fn graph(times: &[Ns], segments: &[Segment]) -> ModelTable {
+fn graph(times: &[Ns], segments: &[SimulatedSegment]) -> ModelTable {
     let points =
         |&took_ns: &Ns| vec![CostPoint { rows: 1, length: 1, took_ns }, CostPoint { rows: 4, length: 1, took_ns }];
     let cells = (1..).zip(times).map(|(priority, _)| cell_knobs(4, priority)).collect();
@@ -25,15 +25,15 @@ fn graph(times: &[Ns], segments: &[Segment]) -> ModelTable {
 }
 
 fn lstm() -> ModelTable {
-    graph(&[100], &[Segment::Chain(CellId(0))])
+    graph(&[100], &[SimulatedSegment::Chain(CellId(0))])
 }
 
 fn seq2seq() -> ModelTable {
-    graph(&[10, 100], &[Segment::Chain(CellId(0)), Segment::Decode(CellId(1))])
+    graph(&[10, 100], &[SimulatedSegment::Chain(CellId(0)), SimulatedSegment::Decode(CellId(1))])
 }
 
 fn tree_lstm() -> ModelTable {
-    graph(&[10, 100], &[Segment::Tree { leaf: CellId(0), inner: CellId(1) }])
+    graph(&[10, 100], &[SimulatedSegment::Tree { leaf: CellId(0), inner: CellId(1) }])
 }
 
 fn cellular(table: ModelTable) -> Setup {
@@ -166,7 +166,7 @@ fn every_tree_that_comes_in_ends_and_runs_are_fixed_by_their_seeds() {
     setup.lanes = 2;
     setup.ahead = LaneKnobs { horizon_ns: 300, depth: 3 };
     let trees = Trees::named("trees").expect("it has a name");
-    let load = |rate| Load {
+    let load = |rate| SimulatedLoad {
         arrivals: Arrivals::Poisson { rate },
         models: vec![(1.0, RequestInputs::Tree(trees.clone()))],
         traced: None,

@@ -50,7 +50,7 @@ fn requests_that_wait_behind_a_slow_batch_move_to_a_device_that_idles() {
 
 /// Creates a random setup from a seed: devices, lanes, stages, policies, load and losses. Also returns the number of
 /// requests.
-fn world(seed: u64) -> (Setup, Load, u64) {
+fn world(seed: u64) -> (Setup, SimulatedLoad, u64) {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let stages: Vec<(Ns, Ns)> = (0..random.random_range(1..4))
         .map(|_| {

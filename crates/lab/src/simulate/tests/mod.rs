@@ -7,7 +7,7 @@ mod devices;
 use paternoster_batching::{CostPoint, CostTable, Knobs, LaneKnobs, LazyKnobs, Ns, Policy, Predictor, WindowKnobs};
 
 use super::*;
-use crate::workload::{Arrivals, Lengths};
+use crate::workload::{Arrivals, LengthDistribution};
 
 /// Creates a model whose stages take these times for one row and for two.
 fn model(stages: &[(Ns, Ns)]) -> ModelTable {
@@ -150,7 +150,7 @@ fn requests_spend_time_on_the_way_to_the_core_and_back() {
 #[test]
 fn a_sentence_leaves_a_loop_with_its_last_word() {
     let mut table = model(&[(10, 10), (100, 100), (100, 100), (100, 100)]);
-    table.steps = Some(Steps { first: 1 });
+    table.steps = Some(UnrolledLoop { first: 1 });
     let setup = setup(table, window());
     let sum_of = |length| sum_ns(&run(&setup, 1, [Offered { length, ..Offered::default() }]).all());
     assert_eq!([1, 2, 3, 9].map(sum_of), [110, 210, 310, 910], "the last step is repeated");
@@ -159,7 +159,7 @@ fn a_sentence_leaves_a_loop_with_its_last_word() {
 #[test]
 fn sentences_that_repeat_the_last_step_share_it() {
     let mut table = model(&[(10, 10), (100, 120)]);
-    table.steps = Some(Steps { first: 1 });
+    table.steps = Some(UnrolledLoop { first: 1 });
     let lazy = Policy::Lazy(LazyKnobs { predictor: Predictor::Paper, ..LazyKnobs::default() });
     let knobs = |policy| Setup { models: setup(table.clone(), policy).models, ..setup(table.clone(), Policy::Serial) };
     let requests = || [(0, 4), (50, 3)].map(|(at, length)| Offered { at, length, ..Offered::default() });
@@ -229,9 +229,9 @@ fn periods_are_told_apart_by_the_numbers_of_their_requests() {
     assert!(run(&setup, 1, at(&[0])).periods.is_empty());
 }
 
-fn poisson(rate: f64) -> Load {
-    let models = vec![(1.0, RequestInputs::OfLength(Lengths::Fixed(1)))];
-    Load { arrivals: Arrivals::Poisson { rate }, models, traced: None, backlog: 0 }
+fn poisson(rate: f64) -> SimulatedLoad {
+    let models = vec![(1.0, RequestInputs::OfLength(LengthDistribution::Fixed(1)))];
+    SimulatedLoad { arrivals: Arrivals::Poisson { rate }, models, traced: None, backlog: 0 }
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn a_backlog_shows_which_rates_let_a_queue_empty() {
     let mut setup = setup(model(&[(1_000_000, 1_200_000)]), window());
     setup.warm_up = 4_000;
     let mean_ms = |rate| {
-        let load = Load { backlog: 200, ..poisson(rate) };
+        let load = SimulatedLoad { backlog: 200, ..poisson(rate) };
         assert_eq!(load.requests(1, 400).take_while(|offered| offered.at == 0).count(), 200);
         run(&setup, 1, load.requests(1, 8_000)).all().latencies.mean_ns() / 1e6
     };
@@ -270,8 +270,8 @@ fn every_request_that_comes_in_ends() {
     setup.devices = 3;
     setup.lanes = 2;
     setup.models[0].knobs.queueing.default_queue.max_queue_size = 4;
-    let models = [2.0, 1.0].map(|share| (share, RequestInputs::OfLength(Lengths::Fixed(1)))).to_vec();
-    let load = Load { arrivals: Arrivals::Poisson { rate: 20e6 }, models, traced: None, backlog: 0 };
+    let models = [2.0, 1.0].map(|share| (share, RequestInputs::OfLength(LengthDistribution::Fixed(1)))).to_vec();
+    let load = SimulatedLoad { arrivals: Arrivals::Poisson { rate: 20e6 }, models, traced: None, backlog: 0 };
     let figures = run(&setup, 1, load.requests(3, 5000));
     for model in &figures.models {
         assert_eq!(model.completed + model.refused, model.offered);

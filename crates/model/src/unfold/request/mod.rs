@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    Limit, Nodes, Segment, Source, Tensor, Unfolding,
+    CellInputSource, Limit, Nodes, Segment, Tensor, Unfolding,
     topology::{Topology, topology},
 };
 use crate::{CorrelationId, DataType, TensorSpec};
@@ -216,7 +216,8 @@ impl Unfolding {
 impl Segment {
     /// Returns whether an input that is read row by row has no rows.
     fn has_no_rows(&self, length: &dyn Fn(usize) -> Option<u64>) -> bool {
-        self.sources().any(|source| matches!(source, Source::Rows(Tensor::Input(input)) if length(*input) == Some(0)))
+        self.sources()
+            .any(|source| matches!(source, CellInputSource::Rows(Tensor::Input(input)) if length(*input) == Some(0)))
     }
 
     /// Checks that every input read step by step has enough rows.
@@ -227,7 +228,7 @@ impl Segment {
         steps: u64,
     ) -> Result<(), UnfoldError> {
         for source in self.sources() {
-            let Source::Step { of: Tensor::Input(input), .. } = source else { continue };
+            let CellInputSource::Step { of: Tensor::Input(input), .. } = source else { continue };
             let rows = length(*input).unwrap_or(0);
             if rows < steps {
                 return Err(UnfoldError::Short { input: specs[*input].name.clone(), rows, steps });

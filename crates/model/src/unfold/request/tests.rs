@@ -7,7 +7,7 @@ fn tensor(name: &str, datatype: DataType, dims: &[i64]) -> TensorSpec {
     TensorSpec::new(name, datatype, dims)
 }
 
-fn segment(name: &str, source: Source, nodes: Nodes) -> Segment {
+fn segment(name: &str, source: CellInputSource, nodes: Nodes) -> Segment {
     let types = smallvec![NodeType { cell: 0, inputs: vec![source] }];
     let emits = vec![Emit { name: "h".to_owned(), output: 0, which: EmitRange::Last }];
     Segment { name: name.to_owned(), types, nodes, emits, streams: false }
@@ -26,13 +26,13 @@ fn unfolding(segments: Vec<Segment>) -> Unfolding {
 }
 
 /// Steps over the first input.
-fn over() -> Source {
-    Source::Step { of: Tensor::Input(0), reversed: false }
+fn over() -> CellInputSource {
+    CellInputSource::Step { of: Tensor::Input(0), reversed: false }
 }
 
 /// A source that does not read per step.
-fn carried() -> Source {
-    Source::Carried { output: 0, start: Start::Tensor(Tensor::Input(0)), is_kept: false }
+fn carried() -> CellInputSource {
+    CellInputSource::Carried { output: 0, start: Start::Tensor(Tensor::Input(0)), is_kept: false }
 }
 
 fn given<'a>(shape: &'a [i64], data: &'a [u8]) -> Option<ProvidedInput<'a>> {
@@ -70,7 +70,7 @@ fn what_is_gone_over_has_a_row_for_each_step() {
 
 #[test]
 fn a_stage_that_goes_over_rows_is_one_node_and_has_a_row() {
-    let unfolding = unfolding(vec![segment("stage", Source::Rows(Tensor::Input(0)), Nodes::Stage)]);
+    let unfolding = unfolding(vec![segment("stage", CellInputSource::Rows(Tensor::Input(0)), Nodes::Stage)]);
     let specs = [tensor("tokens", DataType::Int64, &[-1])];
     let graph = unfolding.unfold(&specs, &[given(&[7], &[0; 56])]).expect("it unfolds");
     assert_eq!(graph.as_ref(), [Unfolded::Steps(1)]);
@@ -94,7 +94,7 @@ fn a_loop_runs_once_at_least() {
 #[test]
 fn a_tree_is_what_its_children_say() {
     let tree = Nodes::Tree { children: 0, max_nodes: 3 };
-    let unfolding = unfolding(vec![segment("tree", Source::Whole(Tensor::Input(0)), tree)]);
+    let unfolding = unfolding(vec![segment("tree", CellInputSource::Whole(Tensor::Input(0)), tree)]);
     let specs = [tensor("children", DataType::Int32, &[-1, 2])];
     let table = |children: &[i32]| children.iter().flat_map(|child| child.to_le_bytes()).collect::<Vec<u8>>();
     let unfold = |shape: &[i64], children: &[i32]| unfolding.unfold(&specs, &[given(shape, &table(children))]);
@@ -113,7 +113,7 @@ fn a_tree_is_what_its_children_say() {
 fn limits_bound_lengths_and_steps() {
     let most = Expression::Number(50);
     let mut unfolding = unfolding(vec![
-        segment("prompt", Source::Whole(Tensor::Input(0)), Nodes::Stage),
+        segment("prompt", CellInputSource::Whole(Tensor::Input(0)), Nodes::Stage),
         segment("decode", carried(), Nodes::Decode { max_steps: most, until: None, expected_steps: None }),
     ]);
     unfolding.limits = vec![Limit::Length { input: 0, most: 9 }, Limit::Steps { segment: 1, input: 1 }];

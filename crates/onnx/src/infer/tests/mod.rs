@@ -38,12 +38,12 @@ fn known(build: impl FnOnce(&mut Graph, &Value, &Value) -> Value) -> TensorInfo 
 }
 
 fn by_rows(datatype: DataType, dims: &[PortDim]) -> TensorInfo {
-    TensorInfo { datatype: Some(datatype), dims: Some(dims.to_vec()), rows: Rows::PerRow }
+    TensorInfo { datatype: Some(datatype), dims: Some(dims.to_vec()), rows: RowDependence::PerRow }
 }
 
 fn cause(info: &TensorInfo) -> &'static str {
     match info.rows {
-        Rows::Mixed { cause, .. } => cause,
+        RowDependence::Mixed { cause, .. } => cause,
         _ => panic!("rows are not mixed: {info:?}"),
     }
 }

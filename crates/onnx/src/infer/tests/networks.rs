@@ -10,7 +10,7 @@ fn fully_known(model: &Model) -> Inference {
     for (name, info) in &inferred.tensors {
         assert!(info.datatype.is_some(), "{name}: {info:?}");
         assert!(info.dims.as_ref().is_some_and(|dims| !dims.contains(&PortDim::Unknown)), "{name}: {info:?}");
-        let followed = !matches!(info.rows, Rows::Mixed { .. } | Rows::Grouped { .. });
+        let followed = !matches!(info.rows, RowDependence::Mixed { .. } | RowDependence::Grouped { .. });
         assert!(followed, "{name}: {info:?}");
     }
     inferred
@@ -84,7 +84,10 @@ fn encoders_are_known_throughout() {
 fn positions_of_an_encoder_are_constant() {
     let inferred = infer(&zoo::minilm(Seeded::new(1)).expect("sound"));
     let positions = inferred.tensor("Slice").expect("cut from the table");
-    assert_eq!((positions.dims.clone(), &positions.rows), (Some(dims!["tokens", 384].into()), &Rows::Constant));
+    assert_eq!(
+        (positions.dims.clone(), &positions.rows),
+        (Some(dims!["tokens", 384].into()), &RowDependence::Constant)
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use super::*;
 
-fn rows(build: impl FnOnce(&mut Graph, &Value, &Value) -> Value) -> Rows {
+fn rows(build: impl FnOnce(&mut Graph, &Value, &Value) -> Value) -> RowDependence {
     known(build).rows
 }
 
@@ -11,8 +11,8 @@ fn a_transposition_moves_the_batch_there_and_back() {
             (0..times).fold(states.clone(), |x, _| graph.op("Transpose", &[&x]).attr("perm", [1, 0, 2]).value())
         })
     };
-    assert_eq!(moved(1), Rows::Moved { axis: 1 });
-    assert_eq!(moved(2), Rows::PerRow);
+    assert_eq!(moved(1), RowDependence::Moved { axis: 1 });
+    assert_eq!(moved(2), RowDependence::PerRow);
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn a_reshape_groups_the_rows_and_parts_them_again() {
         let weight = graph.constant("weight", &[384, 8], &[0.0_f32; 3072]);
         graph.op("MatMul", &[&flat, &weight]).value()
     };
-    assert_eq!(rows(|graph, _, states| merged(graph, states)), Rows::Grouped { axis: 0 });
+    assert_eq!(rows(|graph, _, states| merged(graph, states)), RowDependence::Grouped { axis: 0 });
     let parted = known(|graph, ids, states| {
         let flat = merged(graph, states);
         let shape = graph.op("Shape", &[ids]).value();
@@ -86,7 +86,7 @@ fn operations_along_the_batch_mix_rows_and_along_other_axes_do_not() {
         let mixed = known(|graph, _, states| make(graph, states, 0));
         assert_eq!(cause(&mixed), expected);
         let kept = known(|graph, _, states| make(graph, states, 2));
-        assert_eq!(kept.rows, Rows::PerRow, "{expected}");
+        assert_eq!(kept.rows, RowDependence::PerRow, "{expected}");
     }
 }
 
@@ -97,7 +97,7 @@ fn what_is_made_of_mixed_rows_tells_where_they_were_mixed() {
         graph.op("Relu", &[&mixed]).value()
     });
     let origin = "node 'culprit' (Softmax)".to_owned();
-    assert_eq!(info.rows, Rows::Mixed { origin, cause: "normalises over the batch" });
+    assert_eq!(info.rows, RowDependence::Mixed { origin, cause: "normalises over the batch" });
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn positions_by_length_are_constant_and_by_rows_are_not() {
         })
     };
     let along_tokens = positions(1);
-    assert_eq!((along_tokens.dims, along_tokens.rows), (Some(dims!["tokens"].into()), Rows::Constant));
+    assert_eq!((along_tokens.dims, along_tokens.rows), (Some(dims!["tokens"].into()), RowDependence::Constant));
     assert_eq!(cause(&positions(0)), "makes a tensor as long as there are rows");
 }
 
@@ -193,7 +193,7 @@ fn the_number_of_rows_is_no_number_for_rows() {
         graph.op("Div", &[states, &count]).value()
     });
     assert_eq!(cause(&info), "computes with the number of rows");
-    assert_eq!(rows(|graph, ids, _| graph.op("Shape", &[ids]).value()), Rows::Count);
+    assert_eq!(rows(|graph, ids, _| graph.op("Shape", &[ids]).value()), RowDependence::Count);
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn recurrent_layers_carry_the_batch_on_another_axis() {
         recur(graph, &turned, 0).1
     });
     assert_eq!(last.dims, Some(dims![1, "batch", 8].into()));
-    assert_eq!(last.rows, Rows::Moved { axis: 1 });
+    assert_eq!(last.rows, RowDependence::Moved { axis: 1 });
     let every = known(|graph, _, states| {
         let turned = graph.op("Transpose", &[states]).attr("perm", [1, 0, 2]).value();
         let (every, _) = recur(graph, &turned, 0);
@@ -240,9 +240,9 @@ fn inputs_agree_on_the_batch_unless_a_symbol_stands_elsewhere_too() {
         graph.output(&y, DataType::Fp32, second);
         infer(&graph.finish().expect("sound")).tensor("y").expect("it is there").rows.clone()
     };
-    assert_eq!(flow(&dims!["other", 2]), Rows::PerRow);
-    assert_eq!(flow(&[PortDim::Unknown, PortDim::from(2)]), Rows::PerRow);
-    let strange = |rows: Rows| matches!(rows, Rows::Mixed { cause: "has no batch axis", .. });
+    assert_eq!(flow(&dims!["other", 2]), RowDependence::PerRow);
+    assert_eq!(flow(&[PortDim::Unknown, PortDim::from(2)]), RowDependence::PerRow);
+    let strange = |rows: RowDependence| matches!(rows, RowDependence::Mixed { cause: "has no batch axis", .. });
     assert!(strange(flow(&dims!["n"])), "n is the second axis of x");
     assert!(strange(flow(&dims![1, 2])), "a fixed length is no batch");
     assert!(strange(flow(&[])), "a number has no rows");

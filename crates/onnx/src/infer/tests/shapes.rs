@@ -131,7 +131,7 @@ fn resizing_takes_factors_or_lengths() {
         graph.op("Resize", &[image]).skip().with(&factors).value()
     });
     assert_eq!(doubled.dims, Some(vec!["batch".into(), 3.into(), PortDim::Unknown, 25.into()]));
-    assert_eq!(doubled.rows, Rows::PerRow);
+    assert_eq!(doubled.rows, RowDependence::PerRow);
     let sized = image_op(&image, |graph, image| {
         let lengths = graph.literal(&[7_i64, 5]);
         graph.op("Resize", &[image]).skip().skip().with(&lengths).attr("axes", [3, 2]).value()
@@ -167,7 +167,7 @@ fn what_an_unknown_operator_makes_is_as_the_file_declares_but_not_by_rows() {
     assert_eq!(odd.dims, Some(dims!["batch", "pieces", 3].into()));
     assert_eq!(cause(odd), "is an operation through which rows cannot be followed");
     let shape = inferred.tensor("shape").expect("it is there");
-    assert_eq!(shape.rows, Rows::Count, "the number of pieces may hang on the rows");
+    assert_eq!(shape.rows, RowDependence::Count, "the number of pieces may hang on the rows");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use self::writer::{Given, Writer};
 use super::{
-    NotOpened, Segment, SegmentKind,
+    NotOpened, OpenedSegment, SegmentKind,
     assign::{Place, Plan},
     layer::Layer,
     named, refused,
@@ -51,7 +51,7 @@ struct Content {
 ///
 /// # Errors
 /// Returns why a tensor cannot pass from one segment to another.
-pub(super) fn build(model: &pb::ModelProto, plan: &Plan<'_>) -> Result<(Vec<Segment>, String), NotOpened> {
+pub(super) fn build(model: &pb::ModelProto, plan: &Plan<'_>) -> Result<(Vec<OpenedSegment>, String), NotOpened> {
     let contents = contents(plan)?;
     let frame = pb::ModelProto { ir_version: Some(model.ir_version().max(IR_VERSION_PLAIN_WEIGHTS)), ..frame(model) };
     // Segments that nothing reads are left out.
@@ -67,7 +67,7 @@ pub(super) fn build(model: &pb::ModelProto, plan: &Plan<'_>) -> Result<(Vec<Segm
         let writer = Writer::new(plan, &given, &numbers, at, content);
         segments.push(writer.segment(&frame)?);
     }
-    let is_chain = |segment: &Segment| segment.kind != SegmentKind::Stage;
+    let is_chain = |segment: &OpenedSegment| segment.kind != SegmentKind::Stage;
     if !segments.iter().any(is_chain) {
         return Err(refused("no output depends on a recurrent layer"));
     }

@@ -16,7 +16,9 @@ use crate::{
         assign::{Place, Plan},
         label, named,
     },
-    segments::{NotOpened, Segment, SegmentEmit, SegmentInput, SegmentKind, SegmentSource, SegmentTensor, refused},
+    segments::{
+        NotOpened, OpenedSegment, SegmentEmit, SegmentInput, SegmentKind, SegmentSource, SegmentTensor, refused,
+    },
 };
 
 /// First operator set in which axes are operands.
@@ -90,7 +92,7 @@ impl<'a, 'g> Writer<'a, 'g> {
         format!("{}/{rest}", self.plan.unified.prefix)
     }
 
-    pub(super) fn segment(mut self, frame: &pb::ModelProto) -> Result<Segment, NotOpened> {
+    pub(super) fn segment(mut self, frame: &pb::ModelProto) -> Result<OpenedSegment, NotOpened> {
         let plan = self.plan;
         for &tensor in &self.content.weights {
             let name = plan.links.name(tensor);
@@ -134,7 +136,7 @@ impl<'a, 'g> Writer<'a, 'g> {
         self.made.name = Some(format!("{}/{name}", plan.graph.name()));
         let Self { made, inputs, emits, layers, kind, .. } = self;
         let model = Model(pb::ModelProto { graph: Some(made), ..frame.clone() });
-        Ok(Segment { name, kind, model, inputs, emits, layers })
+        Ok(OpenedSegment { name, kind, model, inputs, emits, layers })
     }
 
     /// Returns the order of the axes in which a tensor leaves its segment.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::infer::{Rows, infer};
+use crate::infer::{RowDependence, infer};
 
 /// What a body reads and gives, for one `Scan` over `x`: [time, batch, features].
 struct Body {
@@ -217,11 +217,11 @@ fn rows_are_followed_through_a_scan_over_another_axis() {
     };
     let [last, every] = rows(|_, body, sum| body.graph.op("Mul", &[sum, &body.h.clone()]).value());
     let fp32 = Some(DataType::Fp32);
-    assert_eq!(last, (Some(dims!["batch", FEATURES].into()), fp32, Rows::PerRow));
-    assert_eq!(every, (Some(dims!["time", "batch", FEATURES].into()), fp32, Rows::Moved { axis: 1 }));
+    assert_eq!(last, (Some(dims!["batch", FEATURES].into()), fp32, RowDependence::PerRow));
+    assert_eq!(every, (Some(dims!["time", "batch", FEATURES].into()), fp32, RowDependence::Moved { axis: 1 }));
     let [last, _] = rows(|_, body, _| {
         let order = body.graph.literal(&[0_i64]);
         body.graph.op("CumSum", &[&body.x.clone(), &order]).value()
     });
-    assert!(matches!(last.2, Rows::Mixed { .. }), "{last:?}");
+    assert!(matches!(last.2, RowDependence::Mixed { .. }), "{last:?}");
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     Model, Port, PortDim, Signature,
     build::BuildError,
-    infer::{Rows, infer},
+    infer::{RowDependence, infer},
     zoo::Width,
 };
 
@@ -69,7 +69,12 @@ fn rows_are_apart_and_shapes_are_what_is_declared() {
         let inferred = infer(&model);
         for output in declared {
             let info = inferred.tensor(&output.name).expect("it is there");
-            assert_eq!((&info.datatype, &info.rows), (&output.datatype, &Rows::PerRow), "{name}: {}", output.name);
+            assert_eq!(
+                (&info.datatype, &info.rows),
+                (&output.datatype, &RowDependence::PerRow),
+                "{name}: {}",
+                output.name
+            );
             // Inference has no name for a computed length.
             let agrees = |(known, declared): (&PortDim, &PortDim)| match known {
                 PortDim::Unknown => matches!(declared, PortDim::Symbol(_)),

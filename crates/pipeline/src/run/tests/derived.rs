@@ -7,8 +7,8 @@ use smallvec::smallvec;
 use super::*;
 use crate::PipelineFault;
 
-fn port(port: &str, tensor: &str) -> Port {
-    Port { port: port.to_owned(), tensor: tensor.to_owned() }
+fn port(port: &str, tensor: &str) -> PortBinding {
+    PortBinding { port: port.to_owned(), tensor: tensor.to_owned() }
 }
 
 /// A pipeline of steps that all read the input `x`. The first gives the output `y`; the others give further outputs.
@@ -21,7 +21,8 @@ fn wide(name: &str, steps: &[&str], options: PipelineOptions) -> Result<Arc<Pipe
         when: None,
     };
     let outputs: Vec<String> = (0..steps.len()).map(given).collect();
-    let graph = Graph::new(&["x".to_owned()], &outputs, steps.iter().enumerate().map(step).collect()).expect("a graph");
+    let graph =
+        PipelineGraph::new(&["x".to_owned()], &outputs, steps.iter().enumerate().map(step).collect()).expect("a graph");
     let tensor = |name: &String| TensorSpec::new(name, DataType::Fp32, &[-1]);
     let spec = ModelSpec { outputs: outputs.iter().map(tensor).collect(), ..spec(name, "x", "y") };
     Pipeline::new(spec, graph, options).map(Arc::new)

@@ -18,7 +18,7 @@ use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
 use paternoster_observe::{RequestBudgets, budget::Budget};
 
 use super::*;
-use crate::{Graph, Models, PipelineOptions, Port, Step, Workers};
+use crate::{Models, PipelineGraph, PipelineOptions, PortBinding, Step, Workers};
 
 /// Longer than any test takes.
 const FOREVER: Duration = Duration::from_secs(3600);
@@ -101,14 +101,14 @@ fn chain(name: &str, steps: &[&str], models: &Arc<impl Models + 'static>) -> Arc
     let tensor = |number: usize| if number == 0 { "x".to_owned() } else { format!("between {number}") };
     let step = |(number, model): (usize, &&str)| Step {
         runs: Runs::Served { model: (*model).to_owned(), version: None },
-        inputs: vec![Port { port: "x".to_owned(), tensor: tensor(number) }],
-        outputs: vec![Port {
+        inputs: vec![PortBinding { port: "x".to_owned(), tensor: tensor(number) }],
+        outputs: vec![PortBinding {
             port: "y".to_owned(),
             tensor: if number == last { "y".to_owned() } else { tensor(number + 1) },
         }],
         when: None,
     };
-    let graph = Graph::new(&["x"], &["y"], steps.iter().enumerate().map(step).collect()).expect("a graph");
+    let graph = PipelineGraph::new(&["x"], &["y"], steps.iter().enumerate().map(step).collect()).expect("a graph");
     Arc::new(Pipeline::new(spec(name, "x", "y"), graph, options(models)).expect("it fits its models"))
 }
 
@@ -125,7 +125,7 @@ fn request(deadline: Option<Instant>) -> InferRequest {
 
 /// Returns the request of a step, given the tensor that it reads.
 fn request_of_step(pipeline: &Arc<Pipeline>, step: usize, asked: InferRequest) -> InferRequest {
-    let input = asked.inputs[0].clone().map(Value::Joint);
+    let input = asked.inputs[0].clone().map(TensorRows::Joint);
     let (run, _) = Run::begin(Arc::clone(pipeline), asked, None, Sink::Once(None));
     let (_, binding) = run.bound(step).expect("its model is served");
     let step_of = run.observed.step_apart(true);

@@ -82,7 +82,7 @@ impl BuiltIn for Broken {
         &self.outputs
     }
 
-    fn is_short(&self, _inputs: &[Option<Value>]) -> bool {
+    fn is_short(&self, _inputs: &[Option<TensorRows>]) -> bool {
         false
     }
 
@@ -90,15 +90,19 @@ impl BuiltIn for Broken {
         &all.texts
     }
 
-    fn built_bytes(&self, _inputs: &[Option<Value>]) -> usize {
+    fn built_bytes(&self, _inputs: &[Option<TensorRows>]) -> usize {
         self.needs_bytes
     }
 
-    fn check(&self, _given: &[Option<Value>], _dims: &[&[i64]], _rows: usize) -> Result<(), BuiltInFault> {
+    fn check(&self, _given: &[Option<TensorRows>], _dims: &[&[i64]], _rows: usize) -> Result<(), BuiltInFault> {
         Err(BuiltInFault::Invalid("too late".to_owned()))
     }
 
-    fn begin(self: Arc<Self>, _inputs: Vec<Option<Value>>, _rows: usize) -> Result<Box<dyn StepWork>, BuiltInFault> {
+    fn begin(
+        self: Arc<Self>,
+        _inputs: Vec<Option<TensorRows>>,
+        _rows: usize,
+    ) -> Result<Box<dyn StepWork>, BuiltInFault> {
         Ok(Box::new(Panics))
     }
 }
@@ -114,7 +118,7 @@ impl StepWork for Panics {
         panic!("out of order")
     }
 
-    fn outputs(&mut self) -> Vec<Value> {
+    fn outputs(&mut self) -> Vec<TensorRows> {
         Vec::new()
     }
 }
@@ -122,9 +126,9 @@ impl StepWork for Panics {
 async fn refused_by_a_broken_step(needs_bytes: usize) -> InferError {
     let tensor = |name| [TensorSpec::new(name, DataType::Fp32, &[1])];
     let step = Broken { needs_bytes, inputs: tensor("x"), outputs: tensor("y") };
-    let port = |name: &str| vec![Port { port: name.to_owned(), tensor: name.to_owned() }];
+    let port = |name: &str| vec![PortBinding { port: name.to_owned(), tensor: name.to_owned() }];
     let step = Step { runs: Runs::BuiltIn(Arc::new(step)), inputs: port("x"), outputs: port("y"), when: None };
-    let graph = Graph::new(&["x"], &["y"], vec![step]).expect("a graph");
+    let graph = PipelineGraph::new(&["x"], &["y"], vec![step]).expect("a graph");
     let options = options(&Arc::new(Served(Mutex::default())));
     let pipeline = Arc::new(Pipeline::new(spec("broken one", "x", "y"), graph, options).expect("it fits"));
     pipeline.submit(request(None)).await.expect_err("it cannot run")
@@ -149,7 +153,7 @@ async fn a_built_in_step_without_room() {
 #[tokio::test]
 async fn a_built_in_step_checks_a_request_before_models_run_unless_rows_may_skip_it() {
     let tensor = |name| [TensorSpec::new(name, DataType::Fp32, &[1])];
-    let port = |port: &str, tensor: &str| vec![Port { port: port.to_owned(), tensor: tensor.to_owned() }];
+    let port = |port: &str, tensor: &str| vec![PortBinding { port: port.to_owned(), tensor: tensor.to_owned() }];
     let with = |when, gate| {
         let models = two_models(&pool(), Knobs::default(), Echo(gate));
         let runs = Runs::Served { model: "first".to_owned(), version: None };
@@ -157,7 +161,7 @@ async fn a_built_in_step_checks_a_request_before_models_run_unless_rows_may_skip
         let broken = Broken { needs_bytes: 0, inputs: tensor("x"), outputs: tensor("y") };
         let runs = Runs::BuiltIn(Arc::new(broken));
         let steps = vec![first, Step { runs, inputs: port("x", "a"), outputs: port("y", "y"), when }];
-        let graph = Graph::new(&["x"], &["y"], steps).expect("a graph");
+        let graph = PipelineGraph::new(&["x"], &["y"], steps).expect("a graph");
         Arc::new(Pipeline::new(spec("chain", "x", "y"), graph, options(&models)).expect("it fits"))
     };
     let (_open, gate) = mpsc::channel();
@@ -170,11 +174,11 @@ async fn a_built_in_step_checks_a_request_before_models_run_unless_rows_may_skip
 
 /// A pipeline of one step, whose model requires what a request may leave out.
 fn with_an_optional_input(pool: &Arc<Pool>, when: Option<Condition>) -> Arc<Pipeline> {
-    let port = |port: &str, tensor: &str| vec![Port { port: port.to_owned(), tensor: tensor.to_owned() }];
+    let port = |port: &str, tensor: &str| vec![PortBinding { port: port.to_owned(), tensor: tensor.to_owned() }];
     let runs = Runs::Served { model: "model".to_owned(), version: None };
     let step = Step { runs, inputs: port("x", "b"), outputs: port("y", "y"), when };
     let model = serve(pool, spec("model", "x", "y"), Knobs::default(), Echo(None));
-    let graph = Graph::new(&["a", "b"], &["y"], vec![step]).expect("a graph");
+    let graph = PipelineGraph::new(&["a", "b"], &["y"], vec![step]).expect("a graph");
     let mut spec = spec("pipeline", "a", "y");
     spec.inputs.push(TensorSpec { optional: true, ..TensorSpec::new("b", DataType::Fp32, &[1]) });
     let models = Arc::new(Served(Mutex::new(vec![model])));

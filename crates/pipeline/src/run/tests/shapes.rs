@@ -25,17 +25,18 @@ fn over(pipeline: ModelSpec, steps: Vec<ModelSpec>) -> Result<Arc<Pipeline>, Pip
     let (pool, last) = (pool(), steps.len() - 1);
     let of = |number: usize, model: &ModelSpec| Step {
         runs: Runs::Served { model: model.name.clone(), version: None },
-        inputs: vec![Port {
+        inputs: vec![PortBinding {
             port: "x".to_owned(),
             tensor: if number == 0 { "x".to_owned() } else { format!("between {number}") },
         }],
-        outputs: vec![Port {
+        outputs: vec![PortBinding {
             port: "y".to_owned(),
             tensor: if number == last { "y".to_owned() } else { format!("between {}", number + 1) },
         }],
         when: None,
     };
-    let graph = Graph::new(&["x"], &["y"], steps.iter().enumerate().map(|(number, model)| of(number, model)).collect());
+    let graph =
+        PipelineGraph::new(&["x"], &["y"], steps.iter().enumerate().map(|(number, model)| of(number, model)).collect());
     let models = steps.into_iter().map(|spec| {
         let knobs = Knobs { max_batch_rows: spec.max_batch_size.max(1), ..Knobs::default() };
         serve(&pool, spec, knobs, Echo(None))
