@@ -39,7 +39,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// Payloads that differ, so that an answer that belongs to another request shows.
+    /// Payloads that differ, so that a response that belongs to another request shows.
     pub(crate) fn payloads(&self) -> Vec<Bytes> {
         // As many as a second asks for, where they are small.
         let count = (16 << 20) / (self.elements * 4).max(1 << 16);
@@ -85,7 +85,7 @@ impl Client {
         Ok(clients)
     }
 
-    /// Sends a payload and waits for its answer.
+    /// Sends a payload and waits for its response.
     pub(crate) async fn ask(&mut self, model: &Model, payload: &Bytes) -> Result<(), Failure> {
         let is_same = match self {
             Self::Grpc(client) => {

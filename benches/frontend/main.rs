@@ -1,4 +1,4 @@
-//! What the front end costs, by closed loops that compare every answer while timing. `--what` says of what:
+//! What the front end costs, by closed loops that compare every response while timing. `--what` says of what:
 //!
 //! `echo` (default): small requests against `paternoster serve` with the identity model, and against a bare tonic
 //! echo of the same messages in the same run, as a yardstick. Prints requests per second, p50, p99 and server CPU per

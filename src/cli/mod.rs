@@ -52,8 +52,9 @@ pub use auto::AutoArgs;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
 pub use cuda::{CudaArgs, DeviceChoice};
 pub use flags::{
-    BackendSetting, CacheSetting, Compression, Conflict, ControlMode, DeviceArgs, GrpcArgs, HttpArgs, IsolateModelLoad,
-    LifeArgs, LogArgs, MetricsSetting, RateArgs, RateLimit, RepositoryArgs, ResourceFlag, ServeArgs, TraceArgs,
+    BackendSetting, CacheSetting, Compression, Conflict, ControlModeFlag, DeviceArgs, GrpcArgs, HttpArgs,
+    IsolateModelLoad, LifeArgs, LogArgs, MetricsSetting, RateArgs, RateLimit, RepositoryArgs, ResourceFlag, ServeArgs,
+    TraceArgs,
 };
 pub use limits::LimitArgs;
 use paternoster_engine::onnxruntime;

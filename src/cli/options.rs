@@ -19,7 +19,8 @@ use paternoster_repository::{Isolation, IsolationScope, ResidencyOptions, StartC
 use super::{
     OPEN_ALONE,
     flags::{
-        Compression, ControlMode, DeviceArgs, GrpcArgs, HttpArgs, IsolateModelLoad, LogArgs, RepositoryArgs, ServeArgs,
+        Compression, ControlModeFlag, DeviceArgs, GrpcArgs, HttpArgs, IsolateModelLoad, LogArgs, RepositoryArgs,
+        ServeArgs,
     },
 };
 
@@ -34,10 +35,10 @@ pub(super) fn repository(args: &ServeArgs, has_cards: bool, budgets: &Budgets) -
     let models = &args.repository;
     let (startup, period) = (models.load_models.clone(), Duration::from_secs(u64::from(models.poll_secs)));
     let mode = match models.control_mode {
-        ControlMode::None => paternoster_repository::ControlMode::None,
-        ControlMode::Poll => paternoster_repository::ControlMode::Poll { period },
-        ControlMode::Explicit => paternoster_repository::ControlMode::Explicit { startup },
-        ControlMode::OnDemand => paternoster_repository::ControlMode::OnDemand { startup, period },
+        ControlModeFlag::None => paternoster_repository::ControlMode::None,
+        ControlModeFlag::Poll => paternoster_repository::ControlMode::Poll { period },
+        ControlModeFlag::Explicit => paternoster_repository::ControlMode::Explicit { startup },
+        ControlModeFlag::OnDemand => paternoster_repository::ControlMode::OnDemand { startup, period },
     };
     paternoster_repository::Options {
         repositories: models.directories.iter().map(PathBuf::from).collect(),
@@ -61,7 +62,8 @@ pub(super) fn repository(args: &ServeArgs, has_cards: bool, budgets: &Budgets) -
 /// Returns what bounds the models that are loaded.
 fn residency(models: &RepositoryArgs) -> ResidencyOptions {
     // Four fifths of the memory.
-    let default = || memory_bytes().map(|bytes| bytes / 5 * 4).filter(|_| models.control_mode == ControlMode::OnDemand);
+    let default =
+        || memory_bytes().map(|bytes| bytes / 5 * 4).filter(|_| models.control_mode == ControlModeFlag::OnDemand);
     let idle_secs = models.idle_unload_secs;
     ResidencyOptions {
         memory_budget: models.memory_budget_bytes.or_else(default).map(|bytes| bytes.try_into().unwrap_or(usize::MAX)),
@@ -144,7 +146,7 @@ fn default_isolation_bytes() -> u64 {
     memory_bytes().map_or(MIN_ISOLATION_BYTES, |bytes| (bytes / 2).clamp(MIN_ISOLATION_BYTES, MAX_ISOLATION_BYTES))
 }
 
-/// Returns the limits on replies that wait for their clients.
+/// Returns the limits on responses that wait for their clients.
 pub(super) fn backlog(args: &GrpcArgs) -> BacklogLimits {
     let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     BacklogLimits {

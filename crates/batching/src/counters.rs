@@ -27,7 +27,7 @@ counters! {
     pending_requests,
     /// Rows of these requests.
     pending_rows,
-    /// Requests that have not ended: pending, in a batch, or over with their reply held for order.
+    /// Requests that have not ended: pending, in a batch, or over with their response held for order.
     live_requests,
     /// Tasks on lanes.
     running_tasks,

@@ -221,7 +221,7 @@ pub enum Event<'a> {
     Resumed(ReqId),
     /// Another device is idle. For each version, half of the waiting requests, rounded up, and at most a largest batch
     /// of rows, leave as [`Action::Recalled`]; those that would board next leave first. Nothing leaves from a version
-    /// whose requests belong to sequences or whose replies leave in arrival order.
+    /// whose requests belong to sequences or whose responses leave in arrival order.
     Recall,
     /// The device is lost, with all its lanes and all its memory. Requests that have boarded fail. Queued requests are
     /// recalled, except those that may not leave, which fail too.
@@ -252,7 +252,7 @@ pub struct Task {
     pub rows: Vec<RowSpan>,
     /// Buffers of earlier stages that it reads, at its rows' places. The first stage reads the requests themselves.
     pub reads: SmallVec<[Lease; 2]>,
-    /// The buffer that it writes, at its rows' places; `None` for the last stage, which writes replies.
+    /// The buffer that it writes, at its rows' places; `None` for the last stage, which writes responses.
     pub writes: Option<Lease>,
     /// Tasks in flight on other lanes that must end on the device before this one starts there: they write what it
     /// reads, or still read or write what it writes. Empty on lanes without a horizon.

@@ -107,7 +107,7 @@ pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: &m
         Some(length_bucketing) => BatchKey::new(mem::take(&mut arrival.key), &arrival.lengths, length_bucketing),
         None => BatchKey::default(),
     };
-    // A refused request is recorded too, because its reply may have to wait for earlier ones.
+    // A refused request is recorded too, because its response may have to wait for earlier ones.
     let seq = context.ledger.next_seq();
     let request_ix = context.ledger.insert(Request {
         req: arrival.req,

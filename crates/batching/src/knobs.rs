@@ -51,8 +51,8 @@ pub struct CellularKnobs {
     pub max_tasks: u16,
     /// Inner nodes of a tree wait only for their own children. In the paper they wait for all leaves (section 4.4).
     pub frontier: bool,
-    /// Maximum number of requests whose graphs are merged, at least 1. Further requests board, and replies leave, only
-    /// when all merged requests have run. This is what TensorFlow Fold and DyNet do (section 7.5), for comparison.
+    /// Maximum number of requests whose graphs are merged, at least 1. Further requests board, and responses leave,
+    /// only when all merged requests have run. This is what TensorFlow Fold and DyNet do (section 7.5), for comparison.
     /// `None`: requests board and leave at any task.
     pub merge_requests: Option<u32>,
     /// Sequence settings if requests belong to sequences, whose state persists between requests; `None`: requests are
@@ -190,8 +190,8 @@ pub enum SegmentKnobs {
 /// Parameters of the queue; `serial` uses none of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueueingKnobs {
-    /// Replies leave in arrival order, including rejections and failures. Cancelled and expired requests end at once,
-    /// since no client waits for their replies.
+    /// Responses leave in arrival order, including rejections and failures. Cancelled and expired requests end at once,
+    /// since no client waits for their responses.
     pub preserve_ordering: bool,
     /// Number of priority levels; 0 and 1 both mean one level.
     pub priority_levels: u64,

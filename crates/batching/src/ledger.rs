@@ -109,9 +109,9 @@ pub(super) enum RequestState {
     Queued { sub_queue: SubQueueIx, timed_out: bool },
     /// Has boarded: its rows are in batches, or its nodes in cells.
     Aboard,
-    /// Over; its reply is held until the requests before it have ended.
+    /// Over; its response is held until the requests before it have ended.
     Held(End),
-    /// Over; its reply is held until the requests that it was merged with have run.
+    /// Over; its response is held until the requests that it was merged with have run.
     Merged(End),
 }
 

@@ -17,7 +17,8 @@
 //!   (BatchMaker).
 //! - `policy`: one file per policy, each deciding what happens at a stage boundary, and the table of policies.
 //! - `table`: batches and their parts (each part a staircase of steps), and the pipeline with its buffers.
-//! - `replies`: the only place that creates `Emit` and `Finish`. `version`: queue, reply order, costs and counters of a
+//! - `responses`: the only place that creates `Emit` and `Finish`. `version`: queue, response order, costs and counters
+//! of a
 //!   loaded version, and the context in which a step changes it.
 //! - `queue`: waiting requests, their order and deadlines, Triton's queue rules, and sequences.
 //! - `rate_limiter`: resources that the cores of a pool share, behind a lock; with `router` the only state that is not
@@ -51,7 +52,7 @@ mod policy;
 mod queue;
 mod rate_limiter;
 mod recall;
-mod replies;
+mod responses;
 pub mod router;
 mod steps;
 mod table;

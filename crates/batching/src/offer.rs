@@ -31,7 +31,7 @@ pub(super) struct TimeLimit {
 
 /// A version's answer to an offered lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum OfferOutcome {
     /// Launched a task, with its predicted duration if known.
     Launched(Option<Ns>),
     /// Has nothing to launch before this time.

@@ -34,7 +34,7 @@ pub(super) fn abandon(work: &mut Work, context: &mut StepContext<'_>, request_ix
     match context.ledger[request_ix].state {
         RequestState::Queued { .. } if context.version.pending.may_leave => context.recall(request_ix),
         RequestState::Queued { .. } | RequestState::Aboard => work.end(context, request_ix, End::Failed),
-        // The request has run; only its reply is held.
+        // The request has run; only its response is held.
         RequestState::Held(_) | RequestState::Merged(_) => {}
     }
 }

@@ -1,5 +1,5 @@
-//! A loaded version without its work: limits, queue, reply order, costs and counters. `VersionScheduler` owns it next
-//! to the `Work`, which changes it through a [`StepContext`]; `replies` ends its requests.
+//! A loaded version without its work: limits, queue, response order, costs and counters. `VersionScheduler` owns it
+//! next to the `Work`, which changes it through a [`StepContext`]; `responses` ends its requests.
 
 use paternoster_model::CellId;
 
@@ -74,8 +74,8 @@ impl Default for Knobs {
 }
 
 impl Knobs {
-    /// Whether all requests of the version must go to one core: either replies leave in arrival order, or nothing runs
-    /// before a number of requests wait.
+    /// Whether all requests of the version must go to one core: either responses leave in arrival order, or nothing
+    /// runs before a number of requests wait.
     pub fn is_bound(&self) -> bool {
         self.queueing.preserve_ordering || self.queueing.hold_until_waiting > 0
     }
@@ -152,7 +152,7 @@ pub(super) struct Version {
     pub(super) sequences: Option<Sequences>,
     /// What must wait before anything runs; `None` once it has.
     pub(super) hold: Option<Hold>,
-    /// All live requests in arrival order, if replies must leave in that order.
+    /// All live requests in arrival order, if responses must leave in that order.
     pub(super) order: Option<List<IN_ORDER>>,
     /// Number of requests that have not ended.
     pub(super) live: usize,
@@ -205,8 +205,8 @@ impl Version {
             pending: Pending::new(QueueRules::new(&knobs.queueing), targets, by_length, may_leave),
             unit_ns: None,
             latest_starts: LatestStarts::default(),
-            // Sequences keep their own order already. Ordering across sequences could deadlock: a reply that waits for
-            // another sequence would keep its own sequence from ending.
+            // Sequences keep their own order already. Ordering across sequences could deadlock: a response that waits
+            // for another sequence would keep its own sequence from ending.
             order: (knobs.queueing.preserve_ordering && sequences.is_none()).then(List::default),
             sequences,
             hold: Hold::of(&knobs.queueing),

@@ -10,7 +10,7 @@ use super::{
     cells::Cells,
     ids::{RequestIx, SubQueueIx},
     ledger::{InFlightTask, Ledger, Request},
-    offer::{Answer, PoolView},
+    offer::{OfferOutcome, PoolView},
     version::{StepContext, Tightest, Version},
 };
 
@@ -63,7 +63,7 @@ impl Work {
         lane: &Lane,
         id: TaskId,
         pool: PoolView<'_>,
-    ) -> Answer {
+    ) -> OfferOutcome {
         match self {
             Self::Batches(batches) => batches.offer(context, lane, id, pool),
             Self::Cells(cells) => cells.offer(context, lane, id, pool),

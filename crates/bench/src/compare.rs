@@ -6,7 +6,7 @@ use paternoster_lab::workload::Arrivals;
 
 use crate::{
     Meter, Target,
-    answers::CheckedRequests,
+    checked_requests::CheckedRequests,
     load::{self, LoadFigures, LoadPattern, Timing},
 };
 

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use paternoster_lab::{report::Latencies, workload::Arrivals};
 use tokio::{runtime::Handle, task::JoinSet};
 
-use crate::{Meter, Target, answers::CheckedRequests};
+use crate::{Meter, Target, checked_requests::CheckedRequests};
 
 /// Arrival process of requests, or of sequences of requests. Each request of a sequence is sent when the one before it
 /// is answered, and not before its turn by [`Timing::interval`].
@@ -51,12 +51,12 @@ pub struct Timing {
     pub warm_up: Duration,
     /// Time that is counted, after the warm-up; `None` for recorded arrivals, which are counted to their end.
     pub measured: Option<Duration>,
-    /// Time limit of an answer: for each request in a closed loop, after the last request in an open loop. Requests
-    /// without an answer by then have failed.
+    /// Time limit of a response: for each request in a closed loop, after the last request in an open loop. Requests
+    /// without a response by then have failed.
     pub patience: Duration,
     /// Whether to keep the latency of each request.
     pub keeps_each: bool,
-    /// Time between the requests of a sequence, as of a live stream. Zero: each follows the answer before it.
+    /// Time between the requests of a sequence, as of a live stream. Zero: each follows the response before it.
     pub interval: Duration,
 }
 
@@ -99,7 +99,7 @@ pub struct LoadFigures {
     pub latencies: Latencies,
     /// Number of wrong answers, including those during the warm-up.
     pub wrong: u64,
-    /// Number of requests without an answer, including those during the warm-up.
+    /// Number of requests without a response, including those during the warm-up.
     pub failed: u64,
     /// The first wrong answer or failure.
     pub first_fault: Option<String>,
@@ -145,7 +145,7 @@ impl LoadFigures {
     }
 }
 
-/// Runs a load on a target and checks every answer. The seed determines the send times of open loops.
+/// Runs a load on a target and checks every response. The seed determines the send times of open loops.
 pub async fn run(
     target: &Target,
     work: &Arc<CheckedRequests>,
@@ -203,7 +203,7 @@ impl Tally {
         &self,
         work: &CheckedRequests,
         number: usize,
-        answer: Result<super::Answer, String>,
+        answer: Result<super::ResponseTensors, String>,
         answered: Instant,
         since: Option<Instant>,
     ) {

@@ -22,14 +22,14 @@ use tonic::{
 };
 
 use crate::{
-    Answer,
+    ResponseTensors,
     samples::{Ports, Sample, SamplePort},
 };
 
 /// Number of connections. More than one, because the server parses each connection on a single thread.
 const CONNECTIONS: usize = 8;
-/// Maximum size of an answer, in bytes.
-const MAX_ANSWER_BYTES: usize = i32::MAX as usize;
+/// Maximum size of a response, in bytes.
+const MAX_RESPONSE_BYTES: usize = i32::MAX as usize;
 
 /// A model on a server.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl Remote {
         for _ in 0..CONNECTIONS {
             let channel = endpoint.connect().await;
             let channel = channel.map_err(|source| RemoteError::Connect { url: url.to_owned(), source })?;
-            clients.push(GrpcInferenceServiceClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES));
+            clients.push(GrpcInferenceServiceClient::new(channel).max_decoding_message_size(MAX_RESPONSE_BYTES));
         }
         let failed = |reason| RemoteError::Model { url: url.to_owned(), model: model.to_owned(), reason };
         let ports = ports(&mut clients[0].clone(), model).await.map_err(failed)?;
@@ -121,7 +121,7 @@ impl Remote {
         &self.ports
     }
 
-    pub(super) async fn infer(&self, sample: &Sample, sequence: Option<InSequence>) -> Result<Answer, String> {
+    pub(super) async fn infer(&self, sample: &Sample, sequence: Option<InSequence>) -> Result<ResponseTensors, String> {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         let mut client = self.clients[turn % self.clients.len()].clone();
         let given =
@@ -151,12 +151,12 @@ impl Remote {
         &self,
         client: &mut GrpcInferenceServiceClient<Channel>,
         mut request: pb::ModelInferRequest,
-    ) -> Result<Answer, String> {
+    ) -> Result<ResponseTensors, String> {
         let flag = pb::InferParameter { parameter_choice: Some(ParameterChoice::BoolParam(true)) };
         request.parameters.insert(EMPTY_FINAL_RESPONSE.to_owned(), flag);
         let responses = client.model_stream_infer(tokio_stream::once(request)).await;
         let mut responses = responses.map_err(status_text)?.into_inner();
-        let mut joined: Option<Answer> = None;
+        let mut joined: Option<ResponseTensors> = None;
         while let Some(message) = responses.message().await.map_err(status_text)? {
             if !message.error_message.is_empty() {
                 return Err(message.error_message);
@@ -178,7 +178,7 @@ impl Remote {
         joined.ok_or_else(|| "the server ended the stream without a response".to_owned())
     }
 
-    fn outputs_of(&self, answer: &pb::ModelInferResponse) -> Result<Answer, String> {
+    fn outputs_of(&self, answer: &pb::ModelInferResponse) -> Result<ResponseTensors, String> {
         let by_port = self.ports.outputs.iter().map(|port| {
             let place = answer.outputs.iter().position(|output| output.name == port.name);
             let place = place.ok_or_else(|| format!("the answer lacks the output '{}'", port.name))?;

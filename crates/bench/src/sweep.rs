@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::{
-    answers::CheckedRequests,
+    checked_requests::CheckedRequests,
     compare::LoadPoint,
     load::{self, LoadFigures, Timing},
     local::{Local, LocalError, Variant, VariantError},

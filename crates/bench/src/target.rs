@@ -12,10 +12,10 @@ use crate::{
 };
 
 /// Outputs in the model's order.
-pub type Answer = Vec<OutputTensor>;
+pub type ResponseTensors = Vec<OutputTensor>;
 
-/// An answer to come, or the reason why there is none.
-pub(super) type PendingAnswer = Pin<Box<dyn Future<Output = Result<Answer, String>> + Send>>;
+/// A response to come, or the reason why there is none.
+pub(super) type PendingResponse = Pin<Box<dyn Future<Output = Result<ResponseTensors, String>> + Send>>;
 
 /// A model that receives the load.
 #[derive(Clone, Debug)]
@@ -43,8 +43,9 @@ impl Target {
     }
 
     /// Sends a request, which may belong to a sequence. For a local target this happens immediately, not when the
-    /// future is first polled. Dropping the future cancels the request. The error is the reason why there is no answer.
-    pub fn send(&self, sample: &Sample, sequence: Option<InSequence>) -> PendingAnswer {
+    /// future is first polled. Dropping the future cancels the request. The error is the reason why there is no
+    /// response.
+    pub fn send(&self, sample: &Sample, sequence: Option<InSequence>) -> PendingResponse {
         match self {
             Self::Local(servable, _) => {
                 let inputs = sample.inputs.clone();

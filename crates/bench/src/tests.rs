@@ -18,7 +18,7 @@ use paternoster_pipeline::Servable;
 
 use super::{
     Meter, Target,
-    answers::CheckedRequests,
+    checked_requests::CheckedRequests,
     compare::{self, Subject},
     load::{self, LoadFigures, LoadPattern, Timing},
     samples::{Ports, Recipe},

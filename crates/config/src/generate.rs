@@ -13,10 +13,10 @@ use super::{
 /// The output with the generated tokens.
 pub const OUTPUT: &str = "tokens";
 
-/// The optional input with the most tokens of an answer.
+/// The optional input with the most tokens of a response.
 pub const MAX_TOKENS: &str = "max_tokens";
 
-/// Most tokens that end an answer.
+/// Most tokens that end a response.
 pub const MAX_ENDS: usize = 64;
 
 /// Says that there are more than [`MAX_ENDS`].

@@ -202,7 +202,7 @@ struct RowFuture {
 /// The future responses of the rows of a request.
 #[derive(Debug)]
 struct RowFutures {
-    /// Those without a reply, from the first row on.
+    /// Those without a response, from the first row on.
     rows: VecDeque<RowFuture>,
     /// Of the rows before them.
     replies: Vec<Waiting>,
@@ -211,7 +211,7 @@ struct RowFutures {
 }
 
 impl RowFuture {
-    fn poll_reply(&mut self, context: &mut Context<'_>) -> Poll<Result<Waiting, InferError>> {
+    fn poll_response(&mut self, context: &mut Context<'_>) -> Poll<Result<Waiting, InferError>> {
         let answer = ready!(Pin::new(&mut self.receiver).poll(context));
         self.cancel.location = None;
         Poll::Ready(answer.map_err(|_| self.cancel.handle.pool.refusal()))
@@ -219,11 +219,11 @@ impl RowFuture {
 }
 
 impl RowFutures {
-    /// Takes the replies in the order of the rows. An error of a row is the request's, once all rows before it have
+    /// Takes the responses in the order of the rows. An error of a row is the request's, once all rows before it have
     /// replied; the rows behind it are cancelled.
     fn poll_reply(&mut self, context: &mut Context<'_>) -> Poll<Result<Response, InferError>> {
         while let Some(row) = self.rows.front_mut() {
-            let waiting = match ready!(row.poll_reply(context)) {
+            let waiting = match ready!(row.poll_response(context)) {
                 Ok(waiting) => waiting,
                 Err(error) => return Poll::Ready(self.ended(Err(error))),
             };
@@ -260,7 +260,7 @@ impl Future for ResponseFuture {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            Parts::Whole(row) => row.poll_reply(context).map(|answer| answer.and_then(|waiting| waiting.reply)),
+            Parts::Whole(row) => row.poll_response(context).map(|answer| answer.and_then(|waiting| waiting.reply)),
             Parts::Rows(rows) => rows.poll_reply(context),
         }
     }

@@ -16,7 +16,7 @@ use super::{
     version::ServedVersion,
 };
 
-/// A member with at most 1 / `SMALL_PART` of a batch's rows is copied if its reply has to wait.
+/// A member with at most 1 / `SMALL_PART` of a batch's rows is copied if its response has to wait.
 const SMALL_PART: u32 = 2;
 
 /// A task with everything it needs to run.
@@ -145,9 +145,9 @@ impl Job {
         }
     }
 
-    /// Copies small parts of the batch whose replies have to wait, because each would otherwise keep the memory of the
-    /// whole batch.
-    pub(super) fn detach_replies(&self, outputs: &mut Outputs) {
+    /// Copies small parts of the batch whose responses have to wait, because each would otherwise keep the memory of
+    /// the whole batch.
+    pub(super) fn detach_responses(&self, outputs: &mut Outputs) {
         let rows = self.task.row_count();
         let is_kept = |member: &Member| member.span.rows() * SMALL_PART <= rows && member.payload.waits_behind_others();
         for (member, response) in self.members.iter().zip(&mut outputs.responses) {
@@ -191,7 +191,7 @@ pub(super) struct TaskOutput {
 pub(super) struct Outputs {
     /// One per part, if the task ran the whole model; otherwise empty.
     pub(super) responses: Vec<Response>,
-    /// Pieces of replies that a stage made, each with its part's number.
+    /// Pieces of responses that a stage made, each with its part's number.
     pub(super) pieces: Vec<(usize, Piece)>,
     /// Responses of nodes that stream them, each with its part's number.
     pub(super) streamed: Vec<(usize, Response)>,

@@ -4,24 +4,24 @@
 //! The thread that brings an event (a client's task, a lane, the timer) drives the core itself, under one lock per
 //! shard. A step costs about a microsecond, while a hand-over to a scheduler thread would cost several
 //! (`docs/decisions`). For the same reason a request that is alone, of a program that is known to run briefly, runs on
-//! the submitting thread. Only the core and its records are touched under the lock; replies, drops and wake-ups happen
-//! after it is released.
+//! the submitting thread. Only the core and its records are touched under the lock; responses, drops and wake-ups
+//! happen after it is released.
 //!
 //! A version that is cut into stages runs one task per stage (`stage_task`); its rows pass through the memory that
 //! their batch leases at each boundary (`boundary`). A version whose requests unfold runs tasks of nodes (`cells`). The
-//! parts of a reply that stages produce are kept as pieces until the request ends. Replies that wait for their clients
-//! are counted and limited by a `backlog`.
+//! parts of a response that stages produce are kept as pieces until the request ends. Responses that wait for their
+//! clients are counted and limited by a `backlog`.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
 mod admission;
-mod answers;
 mod backend;
 mod backlog;
 mod cells;
 mod clock;
 mod cuda;
 mod dispatch;
+mod exits;
 mod fault;
 mod gather;
 mod handle;

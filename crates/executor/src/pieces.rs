@@ -1,4 +1,4 @@
-//! A reply whose rows were made by several tasks: its pieces, and their assembly.
+//! A response whose rows were made by several tasks: its pieces, and their assembly.
 
 use std::ops::Range;
 
@@ -16,9 +16,9 @@ pub(super) struct Piece {
     pub(super) tensor: OutputTensor,
 }
 
-/// Assembles the reply of a request with `rows` rows. If pieces overlap, the later one counts. An output that consists
-/// of one piece is shared; others are copied once. Outputs for which `is_placed` holds are in a card's memory: their
-/// pieces, and the outputs made of them, have no elements.
+/// Assembles the response of a request with `rows` rows. If pieces overlap, the later one counts. An output that
+/// consists of one piece is shared; others are copied once. Outputs for which `is_placed` holds are in a card's memory:
+/// their pieces, and the outputs made of them, have no elements.
 ///
 /// # Errors
 /// If a row of an output is missing, or if rows of one output have different shapes.

@@ -25,20 +25,20 @@ use super::{
 };
 
 /// The reply to a client.
-pub(super) type Reply = Result<Response, InferError>;
+pub(super) type ResponseResult = Result<Response, InferError>;
 
-/// A reply that is counted in the backlog, and charged to the client's request that its own is derived from, as long
+/// A response that is counted in the backlog, and charged to the client's request that its own is derived from, as long
 /// as this value exists.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    pub(super) reply: Reply,
+    pub(super) reply: ResponseResult,
     _held: Option<BacklogShare>,
     _charged: Option<Reservation>,
 }
 
 /// The channel to the client.
 pub(super) enum Sink {
-    /// Exactly one reply.
+    /// Exactly one response.
     Once(oneshot::Sender<Waiting>),
     /// Any number of responses; then the channel closes.
     Stream {
@@ -69,13 +69,13 @@ pub(super) struct Record {
     /// Its data between cells, if it unfolds.
     pub(super) unfolded_state: Option<Arc<UnfoldedState>>,
     pub(super) sink: Sink,
-    /// The account that its reply is charged to, if it is derived from another request.
+    /// The account that its response is charged to, if it is derived from another request.
     pub(super) charge: Option<Charge>,
     /// Where its submitter finds it, if it may move to another device.
     pub(super) whereabouts: Option<Arc<CurrentShard>>,
     /// Responses that its tasks made and that the core has not released yet.
     pub(super) responses: VecDeque<(Response, Option<BacklogShare>)>,
-    /// Parts of its reply, if each task makes only a part of it.
+    /// Parts of its response, if each task makes only a part of it.
     pub(super) pieces: Vec<Piece>,
     /// The engine's error when one of its tasks failed.
     pub(super) error: Option<String>,
@@ -106,8 +106,8 @@ pub(super) struct Record {
 }
 
 impl Waiting {
-    /// A reply that holds nothing.
-    fn uncounted(reply: Reply) -> Self {
+    /// A response that holds nothing.
+    fn uncounted(reply: ResponseResult) -> Self {
         Self { reply, _held: None, _charged: None }
     }
 }
@@ -118,9 +118,9 @@ impl Sink {
         self.send(Waiting::uncounted(Err(error)));
     }
 
-    /// Sends the last reply.
+    /// Sends the last response.
     fn send(self, waiting: Waiting) {
-        // If the receiver is gone, no reply is needed.
+        // If the receiver is gone, no response is needed.
         match self {
             Self::Once(sender) => drop(sender.send(waiting)),
             Self::Stream { sender, .. } => drop(sender.send(waiting)),
@@ -134,7 +134,7 @@ impl Payload {
         self.on_card.as_ref().is_some_and(|tensors| tensors.output(output).is_some())
     }
 
-    /// Whether other replies wait before the next one.
+    /// Whether other responses wait before the next one.
     pub(super) fn waits_behind_others(&self) -> bool {
         self.backlog.as_ref().is_some_and(|backlog| backlog.waiting_bytes() > 0)
     }
@@ -169,7 +169,7 @@ impl Record {
         self.unread.is_none()
     }
 
-    /// Pauses rows that made a response and would make another, if too many replies wait for the client.
+    /// Pauses rows that made a response and would make another, if too many responses wait for the client.
     pub(super) fn pause(&mut self, outcomes: &mut [RowOutcome]) {
         let Sink::Stream { paused, .. } = &self.sink else { return };
         let goes_on = |outcome: &RowOutcome| matches!(outcome.next, Next::Skip(_));
@@ -184,7 +184,7 @@ impl Record {
     }
 
     /// Returns the single response of a request that has completed.
-    fn reply(&mut self) -> Reply {
+    fn reply(&mut self) -> ResponseResult {
         if let Some(unfolded_state) = &self.unfolded_state {
             let mut reply = unfolded_state.reply().map_err(InferError::Engine);
             if let Ok(response) = &mut reply
@@ -232,7 +232,7 @@ impl Record {
         }
     }
 
-    /// Sends the reply of a request that the core has ended.
+    /// Sends the response of a request that the core has ended.
     pub(super) fn finish(mut self, end: End, now: Ns) {
         let reply = match end {
             // All responses of a stream have been sent already.
@@ -263,8 +263,8 @@ impl Record {
         self.answer(Some(Err(error)), now);
     }
 
-    /// Records the request's end and sends its reply, if there is one.
-    fn answer(self, reply: Option<Reply>, now: Ns) {
+    /// Records the request's end and sends its response, if there is one.
+    fn answer(self, reply: Option<ResponseResult>, now: Ns) {
         let waiting = reply.map(|reply| self.waiting(reply));
         let version = &self.handle.observed;
         let end = match waiting.as_ref().map(|waiting| &waiting.reply) {
@@ -281,8 +281,8 @@ impl Record {
         }
     }
 
-    /// Counts a reply in the backlog and charges it, or replaces it by an error.
-    fn waiting(&self, reply: Reply) -> Waiting {
+    /// Counts a response in the backlog and charges it, or replaces it by an error.
+    fn waiting(&self, reply: ResponseResult) -> Waiting {
         let Ok(response) = reply else { return Waiting::uncounted(reply) };
         let bytes = response.kept_bytes();
         let held = self.payload.backlog.as_ref().map(|backlog| backlog.try_hold(bytes)).transpose();

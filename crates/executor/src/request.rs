@@ -139,7 +139,7 @@ pub struct OutputTensor {
 }
 
 /// Overhead of an output apart from its elements and its description: the owner of its memory, alignment, and its entry
-/// in a queue. A reply of 64 bytes was measured to take 324 bytes in all.
+/// in a queue. A response of 64 bytes was measured to take 324 bytes in all.
 const OWNER_BYTES: usize = 160;
 
 /// Why a request has no (further) response.
@@ -188,7 +188,7 @@ pub enum InferError {
     /// The pool has ended because of an internal fault.
     #[error("the server's scheduler has failed, and the server is ending")]
     SchedulerFailed,
-    /// Its client leaves too many replies unread.
+    /// Its client leaves too many responses unread.
     #[error(transparent)]
     Unread(#[from] Unread),
     /// A step of a pipeline ended so.

@@ -1,5 +1,5 @@
-//! Requests of several rows to a version whose requests unfold row by row: each row runs as a request, and the replies
-//! are joined.
+//! Requests of several rows to a version whose requests unfold row by row: each row runs as a request, and the
+//! responses are joined.
 
 use bytes::{Bytes, BytesMut};
 use paternoster_model::{DataType, InputTensor, ModelSpec};
@@ -29,7 +29,7 @@ pub(super) fn apart(spec: &ModelSpec, request: &InferRequest) -> Option<Vec<Infe
     (0..rows).map(of_row).collect()
 }
 
-/// Joins the replies of all rows.
+/// Joins the responses of all rows.
 ///
 /// # Errors
 /// If the outputs of two rows differ in shape, so that they are no rows of one tensor.

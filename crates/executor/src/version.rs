@@ -64,7 +64,7 @@ pub(super) struct VersionState {
     pub(super) loaded: Arc<ServedVersion>,
     /// Number of requests that have not ended.
     pub(super) live: usize,
-    /// If replies leave in arrival order: completed requests, starting with the first one whose outputs the host has
+    /// If responses leave in arrival order: completed requests, starting with the first one whose outputs the host has
     /// not taken yet.
     pub(super) waiting: Option<VecDeque<ReqId>>,
     /// State of the sequences that are not over.

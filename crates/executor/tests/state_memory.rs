@@ -71,7 +71,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// The last token of an answer.
+/// The last token of a response.
 const END: i64 = 3;
 /// Tokens are below it.
 const TOKENS: i64 = 61;
@@ -290,7 +290,7 @@ async fn what_decoders_keep_is_reserved_before_it_exists() {
     let excess = EXCESS.load(Ordering::Relaxed) - before;
     assert!(excess <= SLACK_BYTES, "{excess} bytes beyond 1.25 times what was reserved");
     assert!(pool.stop(Duration::from_secs(600)), "nothing runs");
-    // Threads drop the last tasks after their replies.
+    // Threads drop the last tasks after their responses.
     while budget.used() > 0 {
         tokio::task::yield_now().await;
     }

@@ -164,8 +164,8 @@ impl Listener {
         match &self.0 {
             Either::Left(listener) => {
                 let (stream, _) = listener.accept().await?;
-                // Without this, a small reply could wait for the acknowledgement of the previous one. It fails only if
-                // the peer has disconnected, which the first read finds too.
+                // Without this, a small response could wait for the acknowledgement of the previous one. It fails only
+                // if the peer has disconnected, which the first read finds too.
                 let _ = stream.set_nodelay(true);
                 Ok(Either::Left(stream))
             }

@@ -49,7 +49,7 @@ pub struct Services {
 pub(super) struct ConnectionHolds {
     /// The connection's share of the budget of bytes.
     pub(super) share: Arc<Budget>,
-    /// Replies that wait for the client.
+    /// Responses that wait for the client.
     pub(super) backlog: Arc<Backlog>,
     /// What its calls have in common.
     pub(super) identity: Identity,

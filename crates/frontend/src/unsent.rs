@@ -1,4 +1,4 @@
-//! Counts replies in the backlog until their last byte has been sent.
+//! Counts responses in the backlog until their last byte has been sent.
 
 use std::sync::Arc;
 

@@ -177,7 +177,7 @@ impl Servable {
         }
     }
 
-    /// Submits a request that has exactly one response. Dropping the answer cancels the request.
+    /// Submits a request that has exactly one response. Dropping the response cancels the request.
     pub fn submit(&self, request: InferRequest) -> PendingResponse {
         self.submit_one(request, None)
     }

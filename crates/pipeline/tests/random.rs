@@ -1,4 +1,4 @@
-//! Random pipelines over a pool, compared with a computation row by row. Every request has one answer, whatever its
+//! Random pipelines over a pool, compared with a computation row by row. Every request has one response, whatever its
 //! steps, its conditions and its failures, and whatever happens when one of its steps starts: its client leaves, its
 //! deadline passes, the step's model is gone, or a model is unloaded that others use. Then nothing is held.
 //!
@@ -286,7 +286,7 @@ fn rows_of(output: &OutputTensor) -> Vec<Row> {
     values.as_chunks::<WIDTH>().0.to_vec()
 }
 
-/// Polls a request until its answer is there; `None` if its client leaves before that.
+/// Polls a request until its response is there; `None` if its client leaves before that.
 async fn answer(
     pipeline: &Arc<Pipeline>,
     client: &Client,
@@ -313,7 +313,7 @@ async fn answer(
 /// How requests ended, by what happened to them in which step.
 type Ends = BTreeMap<(Manner, usize, &'static str), u64>;
 
-/// Sends one request, checks its answer, and returns how it ended.
+/// Sends one request, checks its response, and returns how it ended.
 async fn ask(pipeline: &Arc<Pipeline>, plans: &[Plan], client: &Client, inputs: [Vec<Row>; 2]) -> &'static str {
     let rows = inputs[0].len();
     let mut request = InferRequest::new(rows as u32, inputs.iter().map(|rows| Some(tensor(rows))).collect());

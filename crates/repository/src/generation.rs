@@ -11,13 +11,13 @@ use serde_json::Value;
 
 use super::{Generation, bounded_file::read_up_to};
 
-/// Default maximum tokens of an answer.
+/// Default maximum tokens of a response.
 const DEFAULT_MAX_TOKENS: u64 = 256;
-/// Default maximum tokens of a prompt and its answer where nothing says how many positions there are.
+/// Default maximum tokens of a prompt and its response where nothing says how many positions there are.
 const DEFAULT_MAX_LENGTH: u64 = 4096;
 /// Maximum of that.
 const MAX_LENGTH: u64 = 1 << 20;
-/// Stands for no token where a file names the tokens that end an answer.
+/// Stands for no token where a file names the tokens that end a response.
 const NO_TOKEN: i64 = -1;
 /// What exporters write beside a decoder.
 pub(super) const GENERATION: &str = "generation_config.json";
@@ -104,7 +104,7 @@ pub(super) fn generation(own: &OwnSettings, directory: Option<&Path>) -> Result<
     }))
 }
 
-/// Returns the tokens that end an answer, if a file has them.
+/// Returns the tokens that end a response, if a file has them.
 fn ends(file: &str, description: &Value) -> Result<Option<Vec<i64>>, String> {
     let given = description.get("eos_token_id").unwrap_or(&Value::Null);
     let tokens = match given {

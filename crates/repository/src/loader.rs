@@ -151,11 +151,11 @@ pub enum Opening {
 /// How a decoder generates tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Generation {
-    /// Maximum tokens of an answer.
+    /// Maximum tokens of a response.
     pub max_tokens: u64,
-    /// Maximum tokens of a prompt and its answer together.
+    /// Maximum tokens of a prompt and its response together.
     pub max_length: u64,
-    /// Tokens that end an answer.
+    /// Tokens that end a response.
     pub ends: Vec<i64>,
 }
 

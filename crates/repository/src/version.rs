@@ -41,7 +41,7 @@ impl ModelVersion {
         self.config.parameters.get(PROBLEM_TYPE).is_some_and(|kind| kind.string_value == MULTI_LABEL)
     }
 
-    /// Submits a client's request that has exactly one response. Dropping the answer cancels the request. If another
+    /// Submits a client's request that has exactly one response. Dropping the response cancels the request. If another
     /// version answers for comparison, the request is submitted to that one too.
     ///
     /// Must be called within a tokio runtime.

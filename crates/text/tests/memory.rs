@@ -27,7 +27,7 @@ fn floats(shape: &[i64], bytes: usize) -> TensorRows {
     TensorRows::Joint(InputTensor { shape: Dims::from_slice(shape), data: Bytes::from(vec![0; elements * bytes]) })
 }
 
-/// Runs a step; returns what it said, what it took, and whether it had an answer.
+/// Runs a step; returns what it said, what it took, and whether it had a response.
 fn measure(what: &str, step: Arc<dyn BuiltIn>, inputs: Vec<Option<TensorRows>>, rows: usize) -> (u64, u64, bool) {
     let said = step.built_bytes(&inputs) as u64;
     let mut answer = None;

@@ -5,7 +5,7 @@ use paternoster_model::{Dims, InputTensor, ModelSpec, element_count};
 use prost::Message;
 
 use super::{
-    Decoded, ReplyPlan, SharedMemory,
+    Decoded, ResponsePlan, SharedMemory,
     decode::decode,
     encode::encode,
     models,
@@ -59,7 +59,7 @@ fn check_raw_form(request: &InferRequest, spec: &ModelSpec) {
 }
 
 /// Checks that a response for `rows` rows has the requested contents.
-fn check_reply(reply: &ReplyPlan, rows: u32, spec: &ModelSpec) {
+fn check_reply(reply: &ResponsePlan, rows: u32, spec: &ModelSpec) {
     let outputs = spec.outputs.iter().map(|output| {
         let batch = spec.has_batch_axis().then_some(i64::from(rows.min(4)));
         let shape: Dims = batch.into_iter().chain(output.dims.iter().map(|dim| (*dim).max(0))).collect();

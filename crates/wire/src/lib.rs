@@ -1,7 +1,7 @@
 //! The wire: conversion between protobuf messages and the executor's plain types. Front ends call it.
 //!
 //! [`decode::decode`] checks requests against a [`ModelSpec`](paternoster_model::ModelSpec) and moves their payloads;
-//! [`encode::encode`] and [`stream`] build replies. This crate also has classification, system shared memory, model
+//! [`encode::encode`] and [`stream`] build responses. This crate also has classification, system shared memory, model
 //! metadata, and the error type that becomes a gRPC status ([`status::RequestError`]).
 //!
 //! It must not know which model serves a request, when it runs, or how it travels (listeners, deadlines, metadata
@@ -31,7 +31,7 @@ mod tests;
 
 pub use decode::Decoded;
 pub use kind::Kind;
-pub use plan::ReplyPlan;
+pub use plan::ResponsePlan;
 pub use shared_memory::SharedMemory;
 pub use status::RequestError;
 

@@ -1,5 +1,5 @@
-//! Specifications for tests and fuzzing: the models of the recorded Triton replies, and others with features that those
-//! lack.
+//! Specifications for tests and fuzzing: the models of the recorded Triton responses, and others with features that
+//! those lack.
 
 use paternoster_model::{DataType, ModelSpec, SymbolId, TensorSpec};
 use smallvec::smallvec;
@@ -59,7 +59,7 @@ pub(crate) fn every_datatype() -> ModelSpec {
     model("every_datatype", 0, inputs, tensors())
 }
 
-/// Returns the model of a recorded reply; `None` if the name is unknown.
+/// Returns the model of a recorded response; `None` if the name is unknown.
 #[cfg(test)]
 pub(crate) fn measured(name: &str) -> Option<ModelSpec> {
     match name {

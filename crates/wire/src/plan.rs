@@ -1,4 +1,4 @@
-//! The parts of a request that determine its reply, kept while it runs.
+//! The parts of a request that determine its response, kept while it runs.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -10,21 +10,21 @@ use super::{
     shared_memory::RegionSlice,
 };
 
-/// How to build the reply, or replies, to one request.
+/// How to build the response, or responses, to one request.
 #[derive(Clone, Debug)]
-pub struct ReplyPlan {
-    /// Echoed in every reply; empty if the request had none.
+pub struct ResponsePlan {
+    /// Echoed in every response; empty if the request had none.
     pub id: String,
     /// The outputs and their forms.
     pub outputs: Selection,
     /// Whether a decoupled request wants an empty response after its last one.
     pub enable_empty_final_response: bool,
-    /// Parameters of every reply.
+    /// Parameters of every response.
     pub parameters: HashMap<String, InferParameter>,
 }
 
-impl ReplyPlan {
-    /// Has the replies name the request's sequence, as those of Triton's ensembles do; 0 if it has none.
+impl ResponsePlan {
+    /// Has the responses name the request's sequence, as those of Triton's ensembles do; 0 if it has none.
     pub fn name_sequence(&mut self, sequence: Option<&InSequence>) {
         let id = match sequence.map(|sequence| &sequence.id) {
             None => ParameterChoice::Int64Param(0),
@@ -50,7 +50,7 @@ pub(super) fn parameters<const COUNT: usize>(
     values.into_iter().map(|(key, value)| (key.to_owned(), parameter(value))).collect()
 }
 
-/// The outputs of a reply.
+/// The outputs of a response.
 #[derive(Clone, Debug)]
 pub enum Selection {
     /// All outputs of the model, raw, because the request named none.

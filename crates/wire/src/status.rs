@@ -14,7 +14,7 @@ const MESSAGE_LIMIT_BYTES: usize = 2048;
 /// Maximum length of a request id quoted in front of a message, so that the message itself still fits.
 const QUOTED_ID_LIMIT_BYTES: usize = 256;
 
-/// An error reply: a unary call converts it to a status, and a stream sends it in-band.
+/// An error response: a unary call converts it to a status, and a stream sends it in-band.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{message}")]
 pub struct RequestError {
@@ -80,7 +80,7 @@ impl RequestError {
         &self.message
     }
 
-    /// Returns id and text, for a reply within a stream.
+    /// Returns id and text, for a response within a stream.
     pub(super) fn into_parts(self) -> (String, String) {
         (self.id, self.message)
     }

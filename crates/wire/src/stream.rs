@@ -1,11 +1,11 @@
-//! Replies within ModelStreamInfer: responses marked as last or not, and errors in-band.
+//! Responses within ModelStreamInfer: responses marked as last or not, and errors in-band.
 
 use std::collections::HashMap;
 
 use paternoster_model::ModelSpec;
 
 use super::{
-    ReplyPlan, RequestError,
+    RequestError, ResponsePlan,
     pb::{InferParameter, ModelInferResponse, ModelStreamInferResponse, infer_parameter::ParameterChoice},
 };
 
@@ -20,20 +20,20 @@ pub fn success(mut response: ModelInferResponse, last: bool) -> ModelStreamInfer
 }
 
 /// Builds the final response of a decoupled request that asked for one: only id and model, without outputs and version.
-pub fn empty_final(spec: &ModelSpec, plan: &ReplyPlan) -> ModelStreamInferResponse {
+pub fn empty_final(spec: &ModelSpec, plan: &ResponsePlan) -> ModelStreamInferResponse {
     let response =
         ModelInferResponse { model_name: spec.name.clone(), id: plan.id.clone(), ..ModelInferResponse::default() };
     success(response, true)
 }
 
-/// Builds the reply for an error before admission: it carries only the id, and the stream continues.
+/// Builds the response for an error before admission: it carries only the id, and the stream continues.
 pub fn refusal(error: RequestError) -> ModelStreamInferResponse {
     let (id, error_message) = error.into_parts();
     let response = ModelInferResponse { id, ..ModelInferResponse::default() };
     ModelStreamInferResponse { error_message, infer_response: Some(response) }
 }
 
-/// Builds the reply for the failure of an admitted request: it names the model and is the request's last reply.
+/// Builds the response for the failure of an admitted request: it names the model and is the request's last response.
 pub fn failure(spec: &ModelSpec, error: RequestError) -> ModelStreamInferResponse {
     let (id, error_message) = error.into_parts();
     let mut response = ModelInferResponse { model_name: spec.name.clone(), id, ..ModelInferResponse::default() };
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn an_empty_final_response_has_id_and_model_only() {
-        let plan = ReplyPlan {
+        let plan = ResponsePlan {
             id: "d".to_owned(),
             outputs: Selection::All,
             enable_empty_final_response: true,

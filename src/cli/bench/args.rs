@@ -108,8 +108,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 10, help_heading = "Requests")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub sequence_length: u32,
-    /// Time between the requests of a sequence, as of a live stream; by default, each follows the answer before it.
-    /// Latencies count from a request's turn, also where the answer before it comes later
+    /// Time between the requests of a sequence, as of a live stream; by default, each follows the response before it.
+    /// Latencies count from a request's turn, also where the response before it comes later
     #[arg(long, value_name = "MS", value_parser = positive, help_heading = "Requests")]
     pub sequence_interval_ms: Option<f64>,
     /// Rows of each request
@@ -144,7 +144,7 @@ pub struct BenchArgs {
     /// Mean rates in requests per second
     #[arg(long, value_name = "RATE,…", value_delimiter = ',', value_parser = positive, help_heading = "Load")]
     pub rate: Vec<f64>,
-    /// Numbers of requests in flight; each answer is followed by the next request
+    /// Numbers of requests in flight; each response is followed by the next request
     #[arg(long, value_name = "N,…", value_delimiter = ',', help_heading = "Load")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub concurrency: Vec<u32>,
@@ -165,7 +165,7 @@ pub struct BenchArgs {
     /// Seed of requests and arrivals
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Load")]
     pub seed: u64,
-    /// Latency up to which an answer counts as goodput
+    /// Latency up to which a response counts as goodput
     #[arg(long, value_name = "MS", value_parser = positive, help_heading = "Load")]
     pub objective_ms: Option<f64>,
 

@@ -9,7 +9,7 @@ use std::{io, sync::Arc, time::Duration};
 pub use args::BenchArgs;
 use paternoster_bench::{
     Meter, Remote, RemoteError, Sizes, Target,
-    answers::{CheckedRequests, Unanswered},
+    checked_requests::{CheckedRequests, Unanswered},
     compare::{self, Outcome, Pace, Points, Subject},
     load::{LoadPattern, Timing},
     local::{LoadedVariant, Local, LocalError, Variant, VariantError},
@@ -73,7 +73,7 @@ pub enum BenchError {
 /// Runs the subcommand: measures, prints the figures and writes the files.
 ///
 /// # Errors
-/// Fails if nothing can be measured or a file cannot be written and, after all output, if an answer was wrong or
+/// Fails if nothing can be measured or a file cannot be written and, after all output, if a response was wrong or
 /// missing.
 pub fn run(args: &BenchArgs) -> Result<(), BenchError> {
     let recording = TimelineRecording::start(&args.timeline)?;

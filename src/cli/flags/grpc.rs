@@ -108,13 +108,13 @@ pub struct GrpcArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub stream_backlog_bytes: u64,
 
-    /// Bytes of replies of one connection that may wait for its client. Beyond that, no further call of it is read
+    /// Bytes of responses of one connection that may wait for its client. Beyond that, no further call of it is read
     #[arg(long = "grpc-connection-backlog-bytes", value_name = "BYTES")]
     #[arg(default_value_t = BACKLOG.connection_bytes as u64, value_parser = clap::value_parser!(u64).range(1..))]
     pub connection_backlog_bytes: u64,
 
-    /// Bytes of replies of all connections that may wait for their clients. Beyond that, each connection may have at
-    /// most --grpc-stream-backlog-bytes, and replies above that fail
+    /// Bytes of responses of all connections that may wait for their clients. Beyond that, each connection may have at
+    /// most --grpc-stream-backlog-bytes, and responses above that fail
     #[arg(long = "grpc-backlog-bytes", value_name = "BYTES", default_value_t = BACKLOG.total_bytes as u64)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub backlog_bytes: u64,

@@ -99,7 +99,7 @@ pub struct ServeArgs {
 
 /// How models are loaded and unloaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum ControlMode {
+pub enum ControlModeFlag {
     /// Load all models at startup
     #[default]
     None,
@@ -150,8 +150,8 @@ pub struct RepositoryArgs {
     pub start_cache_directory: Option<PathBuf>,
 
     /// How models are loaded and unloaded
-    #[arg(long = "model-control-mode", value_name = "MODE", value_enum, default_value_t = ControlMode::None)]
-    pub control_mode: ControlMode,
+    #[arg(long = "model-control-mode", value_name = "MODE", value_enum, default_value_t = ControlModeFlag::None)]
+    pub control_mode: ControlModeFlag,
 
     /// Seconds between two polls of the repositories in the modes poll and on-demand
     #[arg(long = "repository-poll-secs", value_name = "SECONDS", default_value_t = 15)]
@@ -405,8 +405,8 @@ impl ServeArgs {
     /// Returns the first one found, with its flags.
     pub fn check(&self) -> Result<(), Conflict> {
         let models = &self.repository;
-        let is_on_demand = models.control_mode == ControlMode::OnDemand;
-        if !models.load_models.is_empty() && models.control_mode != ControlMode::Explicit && !is_on_demand {
+        let is_on_demand = models.control_mode == ControlModeFlag::OnDemand;
+        if !models.load_models.is_empty() && models.control_mode != ControlModeFlag::Explicit && !is_on_demand {
             return Err(Conflict("--load-model needs --model-control-mode=explicit or on-demand".to_owned()));
         }
         if models.idle_unload_secs > 0 && !is_on_demand {
@@ -476,7 +476,7 @@ fn config_name(given: &str) -> Result<String, String> {
     is_plain.then(|| given.to_owned()).ok_or_else(|| "expected a file name without '.pbtxt'".to_owned())
 }
 
-impl fmt::Display for ControlMode {
+impl fmt::Display for ControlModeFlag {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self {
             Self::None => "none",

@@ -26,7 +26,7 @@ use tracing::{error, field::display, info, warn};
 use super::{ServeArgs, cuda::watched_cards, limits, options, recording::TimelineRecording, report};
 
 /// Time for answers to leave after the scheduler has failed.
-const LAST_ANSWERS: Duration = Duration::from_secs(5);
+const LAST_RESPONSES: Duration = Duration::from_secs(5);
 
 /// Time for programs to stop after every request has ended or was cut off.
 const LAST_TASKS: Duration = Duration::from_secs(5);
@@ -191,7 +191,7 @@ impl Server {
             let started = HttpServer::start_metrics(endpoint, metrics, budgets.metrics_connections).await;
             server.metrics = Some(started.map_err(StartError::MetricsServer)?);
         }
-        // Last, so that a client that gets an answer over HTTP finds every other port open.
+        // Last, so that a client that gets a response over HTTP finds every other port open.
         if args.http.allow_http {
             let endpoint = args.http.http_address.at(args.http.http_port);
             let timeline = Arc::clone(&server.recording.timeline);
@@ -297,7 +297,7 @@ impl Server {
     /// Shuts down after the scheduler has failed: all requests are answered, and the answers have a few seconds to
     /// leave.
     pub(super) async fn end_failed(self) {
-        self.end(Duration::ZERO, LAST_ANSWERS).await;
+        self.end(Duration::ZERO, LAST_RESPONSES).await;
     }
 
     async fn end(self, drain_delay: Duration, timeout: Duration) -> Ending {

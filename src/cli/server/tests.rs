@@ -267,7 +267,7 @@ async fn while_draining_the_server_is_not_ready_and_still_answers() {
         () = std::future::ready(()) => {}
     }
     assert!(!readiness.ready(), "readiness goes off first");
-    // The answer needs no timer, so the paused clock does not advance before it arrives.
+    // The response needs no timer, so the paused clock does not advance before it arrives.
     let answer = tokio::task::spawn_blocking(move || blocking_get(http.expect("HTTP is on"))).await.expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 400"), "not ready, but answering: {answer}");
     assert_eq!(shutdown.await, CLEAN, "nothing was in flight");

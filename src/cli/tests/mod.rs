@@ -338,7 +338,7 @@ fn values_reach_their_fields() {
         "--strict-model-config=true",
     ]);
     assert_eq!(args.repository.directories, ["models", "more"], "both names of the flag fill one list, in order");
-    assert_eq!(args.repository.control_mode, ControlMode::Explicit);
+    assert_eq!(args.repository.control_mode, ControlModeFlag::Explicit);
     assert_eq!(args.repository.load_models, ["a", "b"]);
     assert_eq!(args.grpc.grpc_address, Host::Ip("::1".parse().expect("an address")));
     assert_eq!(args.metrics_address(), &Host::LOOPBACK, "metrics listen where HTTP does");

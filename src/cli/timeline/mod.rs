@@ -40,7 +40,7 @@ pub struct TimelineArgs {
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     pub to: Option<f64>,
     /// Prefix of three plots: PATH-queueing.svg and PATH-computing.svg, the distributions of the times from arrival to
-    /// the first task and from there to the reply, and PATH-batch-size.svg, the rows of tasks over time
+    /// the first task and from there to the response, and PATH-batch-size.svg, the rows of tasks over time
     #[arg(long, value_name = "PATH")]
     pub plots: Option<PathBuf>,
     /// Another timeline for the same plots, labelled with its file name; may be given several times

@@ -2,14 +2,14 @@
 
 use std::{error::Error, time::Duration};
 
-use paternoster_frontend::http::overview_answer::OverviewAnswer;
+use paternoster_frontend::http::overview_response::OverviewResponse;
 use reqwest::{StatusCode, Url, redirect};
 use serde::Deserialize;
 
-/// Longest time until an answer is complete.
+/// Longest time until a response is complete.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Maximum size of an answer. A server's is far smaller.
+/// Maximum size of a response. A server's is far smaller.
 const MOST_BYTES: usize = 16 << 20;
 
 /// Why a server's overview is not known.
@@ -75,7 +75,7 @@ impl Client {
     ///
     /// # Errors
     /// If it cannot be reached, refuses, or answers with something else.
-    pub(super) async fn ask(&self) -> Result<OverviewAnswer, ClientError> {
+    pub(super) async fn ask(&self) -> Result<OverviewResponse, ClientError> {
         let url = || self.base.clone();
         let unreachable = |error: reqwest::Error| {
             // What answers otherwise is another port.

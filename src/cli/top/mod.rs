@@ -1,7 +1,7 @@
 //! `paternoster top`: the models of a running server in a terminal, from its `/v2/overview`.
 //!
-//! `client` asks the server, `view` makes lines of the answer, and `screen` controls the terminal. Where the output is
-//! no terminal, the lines are printed once per interval.
+//! `client` asks the server, `view` makes lines of the response, and `screen` controls the terminal. Where the output
+//! is no terminal, the lines are printed once per interval.
 
 mod client;
 mod screen;
@@ -13,7 +13,7 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
-use paternoster_frontend::http::overview_answer::OverviewAnswer;
+use paternoster_frontend::http::overview_response::OverviewResponse;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     time::{Instant, MissedTickBehavior, interval},
@@ -136,7 +136,7 @@ async fn follow(
 
 /// What is on the screen.
 struct Latest {
-    answer: Option<OverviewAnswer>,
+    answer: Option<OverviewResponse>,
     /// When it came.
     at: Instant,
     /// Why there is no newer one.

@@ -30,7 +30,7 @@ async fn serves_others(server: &Server) {
     }
 }
 
-/// Closes all connections, and checks that no request and no reply is left.
+/// Closes all connections, and checks that no request and no response is left.
 async fn leaves_nothing(server: Server) {
     let Server { grpc, pool, .. } = server;
     grpc.shutdown(Duration::ZERO, Duration::ZERO).await;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use paternoster_bench::{
     Remote, RemoteError, Sizes, Target,
-    answers::CheckedRequests,
+    checked_requests::CheckedRequests,
     compare::{self, Subject},
     load::{self, LoadPattern, Timing},
     samples::Recipe,

@@ -71,7 +71,7 @@ fn tensor(spec: &ModelSpec, number: usize, input: &TensorSpec) -> InputTensor {
 
 type Answer = Result<(Arc<ModelSpec>, Vec<OutputTensor>), String>;
 
-/// Returns the answer of each model to a request, or why it does not load.
+/// Returns the response of each model to a request, or why it does not load.
 async fn answers(engines: Engines, root: &TempDir, names: &[&str]) -> Vec<Answer> {
     let pool = Pool::start(&PoolOptions::default()).expect("threads start");
     let loader = Arc::new(PoolLoader::new(pool, engines));

@@ -1,4 +1,4 @@
-//! Memory that earlier requests have used: a pattern fills it, and no answer may hold the pattern.
+//! Memory that earlier requests have used: a pattern fills it, and no response may hold the pattern.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub(crate) fn stain(memory: &mut [u8]) {
     }
 }
 
-/// Panics if the pattern is in an answer.
+/// Panics if the pattern is in a response.
 pub(crate) fn assert_clean(data: &[u8], what: &str) {
     let found = data.chunks_exact(PATTERN.len()).position(|bytes| bytes == PATTERN);
     assert_eq!(found, None, "{what}: an earlier request's data is in the answer");

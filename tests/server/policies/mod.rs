@@ -1,5 +1,5 @@
 //! Batched = unbatched. Whatever a policy does with requests that arrive and leave at random (batches stretched, split,
-//! merged, padded, rows that leave early, tasks that fail), each answer equals the one that the whole model gives for
+//! merged, padded, rows that leave early, tasks that fail), each response equals the one that the whole model gives for
 //! the request alone.
 //!
 //! Models are loaded from directories, as a server loads them, and run on ONNX Runtime, from `ORT_DYLIB_PATH` or where

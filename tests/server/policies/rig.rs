@@ -127,7 +127,7 @@ pub(crate) struct Counts {
 }
 
 impl Served {
-    /// Makes clients submit the requests in a random order, in bursts of random sizes, and checks every answer. Some
+    /// Makes clients submit the requests in a random order, in bursts of random sizes, and checks every response. Some
     /// requests are cancelled, at once or later.
     pub(crate) async fn drive(&self, exchanges: &Arc<Vec<Exchange>>, seed: u64, context: &str) -> Counts {
         let mut noise = Noise::new(seed);

@@ -101,13 +101,13 @@ impl Served {
         self.handle().stats().reading().stages.len().max(1)
     }
 
-    /// Returns the answer to one row of numbers.
+    /// Returns the response to one row of numbers.
     pub(crate) async fn answer(&self, row: &[f32]) -> Result<Response, InferError> {
         let shape = Dims::from_slice(&[1, row.len() as i64]);
         self.send(InputTensor { shape, data: Bytes::copy_from_slice(bytemuck::cast_slice(row)) }).await
     }
 
-    /// Sends an image and checks the answer's shape.
+    /// Sends an image and checks the response's shape.
     pub(crate) async fn classify(&self) {
         let shape = Dims::from_slice(&[1, 3, 224, 224]);
         let image = InputTensor { shape, data: Bytes::from(vec![0; 3 * 224 * 224 * 4]) };

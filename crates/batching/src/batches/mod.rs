@@ -17,7 +17,7 @@ use super::{
     cost::Quantile,
     ids::{PartIx, RequestIx, SubQueueIx},
     ledger::{BatchSpan, Ledger, RequestState},
-    offer::{Answer, PoolView},
+    offer::{OfferOutcome, PoolView},
     policy::{BatchLimits, BatchPolicy, Decision, Selection},
     table::{
         BatchTable,
@@ -91,14 +91,14 @@ impl Batches {
         lane: &Lane,
         id: TaskId,
         pool: PoolView<'_>,
-    ) -> Answer {
+    ) -> OfferOutcome {
         loop {
             let (part, waiting) = match self.decide(context, lane, pool) {
                 Decision::GoOn(part) => (part, None),
                 Decision::New { sub_queue, selection, accepts_newcomers } => {
                     let selection = match self.shorten(context, sub_queue, selection, pool.limit) {
                         Ok(selection) => selection,
-                        Err(from) => return Answer::NotBefore(from),
+                        Err(from) => return OfferOutcome::NotBefore(from),
                     };
                     let waiting = self.table.has_queued();
                     (self.new_batch(context, sub_queue, &selection, accepts_newcomers), Some(waiting))
@@ -122,17 +122,17 @@ impl Batches {
                     context.postpone(request_ix);
                     continue;
                 }
-                Decision::Wait(due) => return Answer::NotBefore(due),
-                Decision::Nothing => return Answer::Nothing,
+                Decision::Wait(due) => return OfferOutcome::NotBefore(due),
+                Decision::Nothing => return OfferOutcome::Nothing,
             };
             if let Some(from) = self.cut(context, part, pool.limit) {
                 self.table.enqueue(part);
-                return Answer::NotBefore(from);
+                return OfferOutcome::NotBefore(from);
             }
             if waiting == Some(true) {
                 context.version.totals.preemptions += 1;
             }
-            return Answer::Launched(self.launch(context, lane, id, part));
+            return OfferOutcome::Launched(self.launch(context, lane, id, part));
         }
     }
 

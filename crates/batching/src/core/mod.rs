@@ -18,7 +18,7 @@ use super::{
     group::{self, VersionScheduler},
     ids::{GroupIx, RequestIx},
     ledger::{InFlightTask, Ledger},
-    offer::{Answer, PoolView},
+    offer::{OfferOutcome, PoolView},
     rate_limiter::RateLimiter,
     recall::{abandon, recall_half},
     timers::Timers,
@@ -340,25 +340,25 @@ impl Core {
             let pool = PoolView { neighbours_slack_ns, lanes, idle_besides, limit, brought: &[] };
             let mut lane = lane;
             let mut answer = self.offer(group, lane, pool, actions);
-            if !matches!(answer, Answer::Launched(_)) && self.groups[group].work.cells().is_some() {
+            if !matches!(answer, OfferOutcome::Launched(_)) && self.groups[group].work.cells().is_some() {
                 // The arbiter chose the lane by availability alone; ready nodes may be pinned to a different open lane.
                 let open: SmallVec<[Lane; 8]> = self.arbiter.open_lanes(self.now).collect();
                 for other in open.into_iter().filter(|other| other.id != lane.id) {
                     match self.offer(group, other, pool, actions) {
-                        launched @ Answer::Launched(_) => {
+                        launched @ OfferOutcome::Launched(_) => {
                             (answer, lane) = (launched, other);
                             break;
                         }
-                        theirs if matches!(answer, Answer::Nothing) => answer = theirs,
+                        theirs if matches!(answer, OfferOutcome::Nothing) => answer = theirs,
                         _ => {}
                     }
                 }
             }
-            if !matches!(answer, Answer::Launched(_)) {
+            if !matches!(answer, OfferOutcome::Launched(_)) {
                 self.decline_units(group);
             }
             match answer {
-                Answer::Launched(predicted_ns) => {
+                OfferOutcome::Launched(predicted_ns) => {
                     self.hold_units(group, TaskId(self.tasks), lane.id);
                     self.arbiter.launched(lane.id, TaskId(self.tasks), self.now, predicted_ns);
                     self.tasks += 1;
@@ -366,12 +366,12 @@ impl Core {
                         self.arbiter.call(group);
                     }
                 }
-                Answer::NotBefore(due) => self.arbiter.defer(group, due),
+                OfferOutcome::NotBefore(due) => self.arbiter.defer(group, due),
                 // The offer may have rejected or expired the group's last requests.
-                Answer::Nothing if self.groups[group].is_drained() => self.forget(group, actions),
+                OfferOutcome::Nothing if self.groups[group].is_drained() => self.forget(group, actions),
                 // Ready nodes may be pinned to a lane that has not reached its horizon. Retry when that lane opens,
                 // even if other lanes are open now.
-                Answer::Nothing => {
+                OfferOutcome::Nothing => {
                     let opens = self.arbiter.opens_later(self.now, |lane| self.groups[group].has_ready_on(lane));
                     if let Some(due) = opens {
                         self.arbiter.defer(group, due);
@@ -382,21 +382,21 @@ impl Core {
     }
 
     /// Offers a lane to a group. Room left in the launched task is filled with nodes of other versions.
-    fn offer(&mut self, group: GroupIx, lane: Lane, pool: PoolView<'_>, actions: &mut Actions) -> Answer {
+    fn offer(&mut self, group: GroupIx, lane: Lane, pool: PoolView<'_>, actions: &mut Actions) -> OfferOutcome {
         let id = TaskId(self.tasks);
         let brought = self.brought(group, lane.id);
         let pool = PoolView { brought: &brought, ..pool };
         let entry = &mut self.groups[group];
         if !entry.version.may_run() {
-            return Answer::Nothing;
+            return OfferOutcome::Nothing;
         }
         let (work, mut context) = entry.at(self.now, &mut self.ledger, &mut self.timers, actions);
         let answer = work.offer(&mut context, &lane, id, pool);
         match answer {
-            Answer::Launched(predicted_ns) => {
-                Answer::Launched(self.fill_up(group, lane, pool.limit, predicted_ns, actions))
+            OfferOutcome::Launched(predicted_ns) => {
+                OfferOutcome::Launched(self.fill_up(group, lane, pool.limit, predicted_ns, actions))
             }
-            Answer::NotBefore(_) | Answer::Nothing => answer,
+            OfferOutcome::NotBefore(_) | OfferOutcome::Nothing => answer,
         }
     }
 

@@ -194,7 +194,7 @@ pub(crate) struct BatchLimits {
     pub(crate) max_rows: u32,
     /// Whether requests may share a batch.
     pub(crate) mergeable: bool,
-    /// Whether replies leave in the order of arrival.
+    /// Whether responses leave in the order of arrival.
     pub(crate) is_ordered: bool,
 }
 

@@ -87,7 +87,7 @@ impl PolicyKnobs for DeferredKnobs {
 #[derive(Debug)]
 struct Deferred {
     knobs: DeferredKnobs,
-    /// Whether replies leave in the order of arrival, so that a late request would delay all behind it.
+    /// Whether responses leave in the order of arrival, so that a late request would delay all behind it.
     is_ordered: bool,
     /// Whether the latest batch was of late requests although others waited.
     served_late: bool,

@@ -385,7 +385,7 @@ impl Oracle {
         assert_eq!(first, None, "the reply of {req:?} overtakes another");
     }
 
-    /// Returns an unended request before this one, if replies keep the order of arrival.
+    /// Returns an unended request before this one, if responses keep the order of arrival.
     fn before(&self, sent: &Sent) -> Option<ReqId> {
         let knobs = self.models.get(&sent.arrival.model)?;
         if !knobs.queueing.preserve_ordering {

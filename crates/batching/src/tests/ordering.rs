@@ -1,4 +1,4 @@
-//! `preserve_ordering`: replies leave in the order of arrival.
+//! `preserve_ordering`: responses leave in the order of arrival.
 
 use super::{
     pool::{DynamicBatching, Pool, window},

@@ -123,7 +123,7 @@ pub fn from_graph(
     }
     for (number, tensor) in config.output.iter_mut().enumerate() {
         let Some(port) = signature.outputs.iter().find(|port| port.name == tensor.name) else { continue };
-        // Where neither the file nor the engine knows the rank, replies say it.
+        // Where neither the file nor the engine knows the rank, responses say it.
         if port.dims.is_none() && tensor.dims.is_empty() && !batched {
             tensor.dims = vec![-1];
         }

@@ -218,7 +218,7 @@ pub(crate) fn last_step(layer: &Layer) -> Exported {
     Exported::new(format!("last step of {}", layer.op), graph, &[X])
 }
 
-/// A tagger: an answer for each step.
+/// A tagger: a response for each step.
 pub(crate) fn every_step(layer: &Layer) -> Exported {
     let mut graph = Graph::new("tagger");
     let (every, _) = torch(&mut graph, layer);

@@ -1,5 +1,5 @@
-//! Byte counts of replies that wait for their clients: per streaming call, per connection and per process, each nested
-//! in the next. Each level has a limit; the code that makes replies decides what happens at the limit.
+//! Byte counts of responses that wait for their clients: per streaming call, per connection and per process, each
+//! nested in the next. Each level has a limit; the code that makes responses decides what happens at the limit.
 
 use std::sync::{
     Arc,
@@ -9,7 +9,7 @@ use std::sync::{
 use paternoster_observe::PoolStats;
 use tokio::sync::Notify;
 
-/// Limits on the bytes of waiting replies.
+/// Limits on the bytes of waiting responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BacklogLimits {
     /// Limit per streaming call. Beyond it the models of its decoupled requests pause; if a model cannot pause, the
@@ -32,7 +32,7 @@ impl Default for BacklogLimits {
     }
 }
 
-/// Count of the replies that wait for the clients of the process, of a connection, or of a streaming call.
+/// Count of the responses that wait for the clients of the process, of a connection, or of a streaming call.
 #[derive(Debug)]
 pub struct Backlog {
     limits: BacklogLimits,
@@ -41,18 +41,18 @@ pub struct Backlog {
     waiting_bytes: Arc<AtomicUsize>,
     parent: Option<Arc<Backlog>>,
     stats: Arc<PoolStats>,
-    /// Notified when a client has taken replies from a level that was over its limit.
+    /// Notified when a client has taken responses from a level that was over its limit.
     room: Notify,
 }
 
-/// A reply's share of a backlog, returned when dropped.
+/// A response's share of a backlog, returned when dropped.
 #[derive(Debug)]
 pub struct BacklogShare {
     backlog: Arc<Backlog>,
     bytes: usize,
 }
 
-/// Error for a reply that is not allowed to wait, because its client has left too many replies unread.
+/// Error for a response that is not allowed to wait, because its client has left too many responses unread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the client reads too slowly: {waiting_bytes} bytes of replies wait, of at most {limit_bytes}")]
 pub struct Unread {
@@ -101,16 +101,16 @@ impl Backlog {
         self.waiting_bytes.load(Ordering::Acquire)
     }
 
-    /// Counts a waiting reply, even beyond the limits.
+    /// Counts a waiting response, even beyond the limits.
     pub fn hold(self: &Arc<Self>, bytes: usize) -> BacklogShare {
         self.levels().for_each(|level| _ = level.waiting_bytes.fetch_add(bytes, Ordering::AcqRel));
         BacklogShare { backlog: Arc::clone(self), bytes }
     }
 
-    /// Counts a waiting reply.
+    /// Counts a waiting response.
     ///
     /// # Errors
-    /// If the process is over its limit, and the reply's connection holds more than its minimum share.
+    /// If the process is over its limit, and the response's connection holds more than its minimum share.
     pub fn try_hold(self: &Arc<Self>, bytes: usize) -> Result<BacklogShare, Unread> {
         if self.of_connection().waiting_bytes() >= self.limits.stream_bytes
             && let Some(unread) = self.levels().last().and_then(Self::excess)
@@ -143,7 +143,7 @@ impl Backlog {
         self.stats.reply_paused();
     }
 
-    /// Waits until the client of a connection has taken enough replies for more to be added.
+    /// Waits until the client of a connection has taken enough responses for more to be added.
     pub async fn room(&self) {
         while !self.has_room() {
             let taken = self.room.notified();
@@ -156,7 +156,7 @@ impl Backlog {
         }
     }
 
-    /// Whether a connection may get further replies.
+    /// Whether a connection may get further responses.
     pub fn has_room(&self) -> bool {
         let has_share = self.waiting_bytes() < self.limits.stream_bytes;
         has_share || !self.is_full()

@@ -220,8 +220,8 @@ fn most_row_steps(cell: &CellSpec) -> u32 {
     u32::try_from(MAX_CHUNK_BYTES / bytes).unwrap_or(u32::MAX)
 }
 
-/// Whether anything depends on how long an output of a cell is: a reply has it, or a node reads it whole or for each of
-/// its rows. Steps over it do not, because an expression says how many they are.
+/// Whether anything depends on how long an output of a cell is: a response has it, or a node reads it whole or for each
+/// of its rows. Steps over it do not, because an expression says how many they are.
 fn has_length(unfolding: &Unfolding, cell: usize, output: usize) -> bool {
     let reads = |own: Emitted| {
         let sources = unfolding.segments.iter().flat_map(|segment| &segment.types).flat_map(|nodes| &nodes.inputs);

@@ -513,7 +513,7 @@ impl UnfoldedState {
         Ok(())
     }
 
-    /// Builds the reply of a request whose nodes have all run.
+    /// Builds the response of a request whose nodes have all run.
     ///
     /// # Errors
     /// If an output is missing.

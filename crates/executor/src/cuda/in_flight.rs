@@ -1,7 +1,7 @@
 //! Tasks in flight on a card, from their launch until the host has taken their outputs.
 //!
 //! When a task completes, the poller reads only the outputs that decide how its rows continue, and reports to the pool,
-//! which may launch the next task. Another thread copies what replies need, so that these copies do not delay the
+//! which may launch the next task. Another thread copies what responses need, so that these copies do not delay the
 //! poller.
 
 use std::{

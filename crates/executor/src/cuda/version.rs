@@ -79,7 +79,7 @@ pub(super) trait Reader: Send + Sync {
     /// poller.
     fn ran(&self, job: &Job, section: &Section, failures: Vec<RowFailure>) -> Ended;
 
-    /// Takes what replies need; a request may accumulate at most `most_bytes` of one tensor.
+    /// Takes what responses need; a request may accumulate at most `most_bytes` of one tensor.
     ///
     /// # Errors
     /// If an output does not match the version's specification.

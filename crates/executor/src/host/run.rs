@@ -46,7 +46,7 @@ impl HostTask {
             Programs::Cut(stages) => self.run_stage(stages, &parts, &lengths, on)?,
         };
         if let Some(outputs) = &mut ran.outputs {
-            job.detach_replies(outputs);
+            job.detach_responses(outputs);
         }
         model.short_runs.ran(|| job.size(), ran.timings.total_ns());
         Ok(ran)

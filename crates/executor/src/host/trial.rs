@@ -30,8 +30,8 @@ pub(crate) struct Trial {
     pub(crate) given: Arc<ProgramInputs>,
 }
 
-/// Runs requests that arrive together, so that they share tasks. Returns their replies (none for decoupled models), and
-/// the total time of each cell.
+/// Runs requests that arrive together, so that they share tasks. Returns their responses (none for decoupled models),
+/// and the total time of each cell.
 ///
 /// # Errors
 /// If a cell fails, if the requests are stopped, or if its outputs do not match its specification or the next cell.

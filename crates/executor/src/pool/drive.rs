@@ -1,5 +1,5 @@
 //! Drives the core of a shard: a change under its lock, followed by everything that the change requires outside it,
-//! namely launches, the alarm, replies, drops, and requests that move to another shard.
+//! namely launches, the alarm, responses, drops, and requests that move to another shard.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -77,8 +77,8 @@ impl Pool {
         }
     }
 
-    /// Launches tasks, sets the alarm, sends replies and drops requests; then moves requests to a shard where they wait
-    /// less.
+    /// Launches tasks, sets the alarm, sends responses and drops requests; then moves requests to a shard where they
+    /// wait less.
     pub(super) fn settle(self: &Arc<Self>, shard: &Shard, after: Effects) {
         self.apply_effects(shard, after);
         if self.shards.len() > 1

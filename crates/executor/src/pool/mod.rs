@@ -73,7 +73,7 @@ pub struct PoolOptions {
     pub stop_grace: Duration,
     /// Records requests and tasks, if enabled.
     pub timeline: Arc<Timeline>,
-    /// Limits on replies that wait for their clients.
+    /// Limits on responses that wait for their clients.
     pub backlog: BacklogLimits,
     /// CUDA cards, each a separate device in addition to the CPU.
     pub cards: CardsOptions,
@@ -367,7 +367,7 @@ impl Pool {
         }
     }
 
-    /// Returns the backlog of replies that wait for their clients.
+    /// Returns the backlog of responses that wait for their clients.
     pub fn backlog(&self) -> &Arc<Backlog> {
         &self.backlog
     }

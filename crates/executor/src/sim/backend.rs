@@ -1,7 +1,7 @@
 //! The simulated device as a backend: arenas for stages, slot tables for cells, lanes that take work ahead, and outputs
 //! that the host takes later.
 //!
-//! A row holds a hash of everything that made it (`paternoster_testing::sim`), so a reply identifies every task that
+//! A row holds a hash of everything that made it (`paternoster_testing::sim`), so a response identifies every task that
 //! its rows went through. Requests carry INT64 values: the numbers of the request and of the row.
 
 use std::{

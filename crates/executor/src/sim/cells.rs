@@ -183,7 +183,7 @@ pub(super) fn needs(job: &Job, other: &Job) -> bool {
     })
 }
 
-/// Stores the nodes' values in their requests, from which the replies are built.
+/// Stores the nodes' values in their requests, from which the responses are built.
 pub(super) fn outputs(job: &Job, values: &[u64], outcomes: &[RowOutcome]) -> Result<Outputs, String> {
     for ((member, &value), outcome) in job.members.iter().zip(values).zip(outcomes) {
         let unfolded_state = unfolded_state(member)?;

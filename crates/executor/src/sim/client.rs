@@ -1,4 +1,4 @@
-//! A client that waits for the replies of a request.
+//! A client that waits for the responses of a request.
 
 use std::{
     future::Future,
@@ -17,7 +17,7 @@ pub(super) enum Waiting {
 }
 
 impl Waiting {
-    /// Polls for replies. Returns the values of all of them once the request has ended.
+    /// Polls for responses. Returns the values of all of them once the request has ended.
     pub(super) fn hear(&mut self) -> Poll<Result<Vec<u64>, InferError>> {
         let values = |response: &Response| {
             let data = &response.outputs[0].data;

@@ -2,7 +2,7 @@
 //!
 //! The whole pool runs as it does over real devices: submission, router, shards with their cores, orders, tasks
 //! launched ahead, outputs taken later, requests that move, lost lanes and lost devices. Only the clock, the timers and
-//! the devices belong to the test. Each reply is compared with a serial `oracle`, the devices detect races, and the
+//! the devices belong to the test. Each response is compared with a serial `oracle`, the devices detect races, and the
 //! cores check their invariants. `planted` has the faults that must be found.
 //!
 //! A `world` (models, devices, requests) is drawn from a seed, and `run` plays it. Everything happens on the test's

@@ -37,7 +37,7 @@ pub(super) fn repeats(scenario: &Scenario, model: usize, stage: usize, number: u
 }
 
 /// Whether a row fails every task of a stage that it is in. A stage that the next one does not read never fails: on a
-/// lane that runs ahead the reply may be complete before such a task has ended.
+/// lane that runs ahead the response may be complete before such a task has ended.
 pub(super) fn is_bad(scenario: &Scenario, model: usize, stage: usize, number: u64, row: u32) -> bool {
     let stages = &scenario.models[model].knobs.stages;
     let is_read = stages.get(stage + 1).is_none_or(|next| next.reads.contains(&(stage as u16)));

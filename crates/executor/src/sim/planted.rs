@@ -11,7 +11,7 @@ pub(super) enum Planted {
     NoWaitForReader,
     /// Two rows of a task are written to each other's place.
     SwappedRows,
-    /// Two rows of a reply get each other's content.
+    /// Two rows of a response get each other's content.
     SwappedReplies,
     /// Tasks read their first boundary from another pair's buffer.
     ForeignLease,

@@ -1,4 +1,4 @@
-//! The replies of a run: each is compared with the oracle.
+//! The responses of a run: each is compared with the oracle.
 
 use std::task::Poll;
 
@@ -8,7 +8,7 @@ use super::{client::Waiting, counts::Counts, oracle, planted::Planted, run::Run}
 use crate::InferError;
 
 impl Run {
-    /// Takes the available replies; skips streams if their clients are late.
+    /// Takes the available responses; skips streams if their clients are late.
     pub(super) fn hear(&mut self, are_late: bool) -> Result<(), String> {
         let mut heard = Vec::new();
         for (&number, waiting) in &mut self.open {

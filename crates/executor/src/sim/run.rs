@@ -1,4 +1,4 @@
-//! One run: a pool over simulated devices, driven event by event, with every reply compared with the oracle.
+//! One run: a pool over simulated devices, driven event by event, with every response compared with the oracle.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -51,7 +51,7 @@ pub(super) struct Run {
     pub(super) waited: BTreeSet<u64>,
     /// Number of requests sent.
     pub(super) sent: usize,
-    /// Requests without a reply yet.
+    /// Requests without a response yet.
     pub(super) open: BTreeMap<u64, Waiting>,
     pub(super) rng: Rng,
     pub(super) counts: Counts,

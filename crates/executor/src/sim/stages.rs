@@ -150,7 +150,7 @@ pub(super) fn needs(task: &Task, other: &Task) -> bool {
         && rows_of(task).any(|(req, row, _)| rows_of(other).any(|(own, own_row, _)| (own, own_row) == (req, row)))
 }
 
-/// Returns the parts of replies in a task's outputs.
+/// Returns the parts of responses in a task's outputs.
 pub(super) fn outputs(programs: &Programs, job: &Job, values: &[u64], outcomes: &[RowOutcome]) -> Outputs {
     let tensor = |values: &[u64]| OutputTensor {
         shape: Dims::from_slice(&[values.len() as i64, 1]),

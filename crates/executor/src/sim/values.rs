@@ -1,4 +1,4 @@
-//! Encoding of values in requests, on devices and in replies.
+//! Encoding of values in requests, on devices and in responses.
 
 use bytes::Bytes;
 use paternoster_device::{Access, BufferId};

@@ -47,7 +47,7 @@ pub(super) struct Output {
     pub(super) boundary: Option<usize>,
     /// The model's outputs that it provides.
     pub(super) replies: SmallVec<[usize; 1]>,
-    /// Whether it is needed after its rows have gone on, for replies or by an exit.
+    /// Whether it is needed after its rows have gone on, for responses or by an exit.
     pub(super) kept: bool,
 }
 

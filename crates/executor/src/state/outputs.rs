@@ -1,4 +1,4 @@
-//! Outputs that the host takes after their task has completed: replies that the core has released meanwhile wait for
+//! Outputs that the host takes after their task has completed: responses that the core has released meanwhile wait for
 //! them.
 
 use paternoster_batching::{End, Event, Ns, ReqId};
@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl State {
-    /// Handles a request that the core has ended. A completed request waits for its outputs. If replies leave in order,
-    /// all requests wait for those before them, except cancelled and expired ones.
+    /// Handles a request that the core has ended. A completed request waits for its outputs. If responses leave in
+    /// order, all requests wait for those before them, except cancelled and expired ones.
     pub(super) fn ended(&mut self, now: Ns, req: ReqId, end: End, after: &mut Effects) {
         let Some(record) = self.requests.get_mut(place(req)).filter(|record| record.req == req) else { return };
         let order = self.models.get_mut(&record.handle.id).and_then(|version| version.waiting.as_mut());

@@ -35,9 +35,9 @@ const MANY: u64 = 1_000_000_007;
 /// The graph that a model's requests unfold into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Steps; the last one's output is the answer.
+    /// Steps; the last one's output is the response.
     Chain,
-    /// Steps; the outputs of all are the answer.
+    /// Steps; the outputs of all are the response.
     AllSteps,
     /// Steps until one ends the loop.
     Loop,
@@ -45,7 +45,7 @@ pub(crate) enum Form {
     TwoChains,
     /// A chain over the outputs of all steps of another.
     TwoLayers,
-    /// A tree; the root's output is the answer.
+    /// A tree; the root's output is the response.
     Tree,
     /// Steps until one ends the loop. Each reads the outputs of all earlier steps.
     Growing,

@@ -78,7 +78,7 @@ struct Placed {
     output: bool,
 }
 
-/// A submitted request without an answer yet.
+/// A submitted request without a response yet.
 struct Waiting {
     rows: Vec<u64>,
     sink: Option<Shared>,

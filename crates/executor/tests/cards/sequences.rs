@@ -21,7 +21,7 @@ use crate::{
 const SEQUENCES: u64 = 7;
 const REQUESTS: usize = 9;
 
-/// Forms whose first chain keeps its state: it is also the answer, or the card alone reads it.
+/// Forms whose first chain keeps its state: it is also the response, or the card alone reads it.
 pub(crate) const KEPT: [Form; 2] = [Form::Chain, Form::TwoChains];
 
 pub(crate) const LIMITS: SequenceKnobs = SequenceKnobs { max_sequences: 16, max_idle_ns: 60_000_000_000 };

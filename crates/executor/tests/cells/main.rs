@@ -5,7 +5,7 @@
 //! A `world` (models, lanes, requests, faults) is drawn from a seed, and a `run` plays it. `PATERNOSTER_SEED=…
 //! cargo test -p paternoster-executor --test cells` replays a run. Only the core runs here: it says which requests join
 //! a sequence and when it ends, which requests board and end together, and which nodes run again, while the pool
-//! (`src/sim`) shows no more than replies.
+//! (`src/sim`) shows no more than responses.
 
 mod again;
 #[path = "../../src/sim/buckets.rs"]

@@ -18,8 +18,8 @@ use tracing::Instrument;
 use super::{
     CompressionLevel, GrpcConfig, MessageLimits,
     framing::{
-        Deadline, MessageReader, Packing, ReplyBody, Writer, answered, before, deadline, decode, encoding_of, refused,
-        streaming,
+        Deadline, MessageReader, Packing, ResponseBody, Writer, answered, before, deadline, decode, encoding_of,
+        refused, streaming,
     },
     health,
     methods::{InferStream, StreamBounds, infer, read_load},
@@ -54,9 +54,9 @@ pub(super) struct Dispatch {
 pub(super) struct Call {
     /// Its request messages.
     pub(super) reader: MessageReader<Incoming>,
-    /// Encoder of its reply.
+    /// Encoder of its response.
     pub(super) writer: Writer,
-    /// Replies of its connection that wait for the client.
+    /// Responses of its connection that wait for the client.
     pub(super) backlog: Arc<Backlog>,
     /// Time at which its client stops waiting.
     pub(super) deadline: Deadline,
@@ -176,7 +176,7 @@ impl Dispatch {
     }
 
     /// Answers one call of a connection. Dropping the future cancels the call.
-    pub(super) async fn serve(&self, request: Request<Incoming>, holds: ConnectionHolds) -> Response<ReplyBody> {
+    pub(super) async fn serve(&self, request: Request<Incoming>, holds: ConnectionHolds) -> Response<ResponseBody> {
         let (parts, body) = request.into_parts();
         if !is_grpc(&parts.headers) {
             return not_grpc();
@@ -193,7 +193,7 @@ impl Dispatch {
             Ok(call) => call,
             Err(status) => return refused(&status),
         };
-        // If a client leaves replies unread, its requests are not read either. A stream checks this itself.
+        // If a client leaves responses unread, its requests are not read either. A stream checks this itself.
         if method != Method::ModelStreamInfer && !call.backlog.has_room() {
             let unread = &call.backlog;
             let room = async {
@@ -285,7 +285,12 @@ impl Dispatch {
     }
 
     /// Answers every method except inference and load.
-    async fn manage(&self, method: Method, call: Call, loader: Result<Requester, &HeaderName>) -> Response<ReplyBody> {
+    async fn manage(
+        &self,
+        method: Method,
+        call: Call,
+        loader: Result<Requester, &HeaderName>,
+    ) -> Response<ResponseBody> {
         let services = &*self.services;
         match method {
             Method::ModelInfer | Method::ModelStreamInfer => refused(&Status::internal("inference is no management")),
@@ -333,7 +338,7 @@ impl Dispatch {
     }
 
     /// Answers RepositoryModelLoad, the only method besides inference whose requests may be large.
-    async fn load(&self, call: Call) -> Response<ReplyBody> {
+    async fn load(&self, call: Call) -> Response<ResponseBody> {
         let Call { mut reader, writer, backlog, deadline } = call;
         let load = async {
             let (request, held) = read_load(&self.workers, reader.only().await?).await?;
@@ -343,7 +348,7 @@ impl Dispatch {
         answered(writer, &backlog, answer.and_then(|message| writer.encode(&message)))
     }
 
-    async fn watch(&self, mut call: Call) -> Response<ReplyBody> {
+    async fn watch(&self, mut call: Call) -> Response<ResponseBody> {
         let request = before(call.deadline, call.reader.only()).await.and_then(|message| decode(message.bytes));
         match request {
             Ok(request) => {
@@ -355,7 +360,7 @@ impl Dispatch {
     }
 
     /// Answers reflection, or rejects an unknown method.
-    async fn serve_other(&self, parts: Parts, body: Incoming) -> Response<ReplyBody> {
+    async fn serve_other(&self, parts: Parts, body: Incoming) -> Response<ResponseBody> {
         let Some(service) = self.reflection.service(parts.uri.path()) else {
             return refused(&Status::unimplemented(format!("unknown method '{}'", parts.uri.path())));
         };
@@ -364,20 +369,20 @@ impl Dispatch {
             return refused(&status);
         }
         let requests = UntilClosing::new(body, self.closing.clone());
-        service(Request::from_parts(parts, requests)).await.map(ReplyBody::Foreign)
+        service(Request::from_parts(parts, requests)).await.map(ResponseBody::Foreign)
     }
 }
 
-/// Adds the span of its request to a reply, and records in the trace when the reply has been sent.
-fn traced(mut response: Response<ReplyBody>, trace: &Arc<RequestTrace>) -> Response<ReplyBody> {
+/// Adds the span of its request to a response, and records in the trace when the response has been sent.
+fn traced(mut response: Response<ResponseBody>, trace: &Arc<RequestTrace>) -> Response<ResponseBody> {
     if let Some(span) = trace.response_header() {
         response.headers_mut().insert(TRACE_RESPONSE, span);
     }
     response.map(|body| body.traced(trace.sending()))
 }
 
-/// Answers a call with one request and one reply.
-async fn unary<Q, A, W>(call: Call, work: W) -> Response<ReplyBody>
+/// Answers a call with one request and one response.
+async fn unary<Q, A, W>(call: Call, work: W) -> Response<ResponseBody>
 where
     Q: Message + Default,
     A: Message,
@@ -397,8 +402,8 @@ fn is_grpc(headers: &HeaderMap) -> bool {
     })
 }
 
-fn not_grpc() -> Response<ReplyBody> {
-    let mut response = Response::new(ReplyBody::Empty);
+fn not_grpc() -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::Empty);
     *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
     response
 }

@@ -19,8 +19,8 @@ use tonic_reflection::server::{Builder, Error};
 /// Maximum size of a request; requests are names.
 const MOST_QUESTION_BYTES: usize = 64 << 10;
 
-type Answer = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
-type Handler = Box<dyn Fn(Request<UntilClosing>) -> Answer + Send + Sync>;
+type PendingReflection = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
+type Handler = Box<dyn Fn(Request<UntilClosing>) -> PendingReflection + Send + Sync>;
 
 /// Both versions of the reflection service, over the descriptors of all services of this server.
 pub(super) struct Reflection {

@@ -170,7 +170,7 @@ fn coding(name: &[u8]) -> Option<Encoding> {
     }
 }
 
-/// Returns the supported compression that a client prefers for the reply.
+/// Returns the supported compression that a client prefers for the response.
 pub(super) fn accepted(headers: &HeaderMap) -> Option<Encoding> {
     let weighed = elements(headers, &ACCEPT_ENCODING).filter_map(|one| {
         let one = str::from_utf8(one).ok()?;

@@ -15,18 +15,18 @@ use paternoster_executor::{Backlog, InferError};
 use paternoster_observe::trace::{RequestTrace, Transport};
 use paternoster_repository::ModelVersion;
 use paternoster_wire::{
-    Kind, ReplyPlan, RequestError, encode,
+    Kind, RequestError, ResponsePlan, encode,
     json::{self, Forms},
 };
 use tracing::{Instrument, Span};
 
 use super::{
     Problem,
-    answer::Answer,
     api::Api,
     body::{self, Limit},
     infer::{LONGEST_JSON_HERE_BYTES, admit, pending_place},
     path::ModelPath,
+    unsent_response::UnsentResponse,
 };
 use crate::{
     clients::ClientPlace,
@@ -59,7 +59,7 @@ async fn answer_once(api: &Api, path: ModelPath, request: Request, span: &Span) 
         second?;
         return Err(exactly_one());
     }
-    Answer::json(json).traced(responses.trace.take()).into_response(&holds.backlog)
+    UnsentResponse::json(json).traced(responses.trace.take()).into_response(&holds.backlog)
 }
 
 /// Answers `POST …/generate_stream` with one event per response of the model. As in Triton, the HTTP status is that of
@@ -106,7 +106,7 @@ fn event(response: Result<Vec<u8>, RequestError>) -> Bytes {
 /// The responses of a request as JSON. Dropping them cancels the request.
 struct Responses {
     version: Arc<ModelVersion>,
-    plan: ReplyPlan,
+    plan: ResponsePlan,
     source: Source,
     trace: Option<Arc<RequestTrace>>,
     span: Span,

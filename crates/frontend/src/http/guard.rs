@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-/// Time without reading after which a peer is disconnected, so that it does not hold replies indefinitely.
+/// Time without reading after which a peer is disconnected, so that it does not hold responses indefinitely.
 pub(super) const UNREAD_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A stream whose writes fail once its peer has read nothing for [`UNREAD_PATIENCE`].

@@ -1,4 +1,4 @@
-//! What the head of every request must be, and how the connection goes on after its answer.
+//! What the head of every request must be, and how the connection goes on after its response.
 
 use std::{
     pin::Pin,
@@ -77,7 +77,7 @@ impl<B: Body> Watched<B> {
 }
 
 impl Watch {
-    /// Announces that the connection closes after an answer that came before the end of the request's body. What is
+    /// Announces that the connection closes after a response that came before the end of the request's body. What is
     /// left of the body could otherwise be taken for the next request.
     pub(super) fn announce(&self, mut answer: Response) -> Response {
         if !self.0.load(Ordering::Relaxed) {

@@ -10,7 +10,7 @@ use http::{HeaderMap, StatusCode};
 use paternoster_observe::{budget::Reservation, trace::Transport};
 use paternoster_repository::{Caller, ModelVersion};
 use paternoster_wire::{
-    Kind, ReplyPlan, RequestError, encode,
+    Kind, RequestError, ResponsePlan, encode,
     json::{self, Forms},
     pb::ModelInferRequest,
 };
@@ -18,14 +18,16 @@ use tracing::{Instrument, Span};
 
 use super::{
     Problem,
-    answer::{Answer, JSON_LENGTH},
     api::Api,
     body::{self, Limit},
     path::ModelPath,
+    unsent_response::{JSON_LENGTH, UnsentResponse},
 };
 use crate::{
     Services,
-    intake::{Admitted, LARGE_PACKED_REPLY_BYTES, LARGE_REPLY_BYTES, MOST_BUILT_HERE_BYTES, Message, UNCOUNTED_BYTES},
+    intake::{
+        Admitted, LARGE_PACKED_RESPONSE_BYTES, LARGE_RESPONSE_BYTES, MOST_BUILT_HERE_BYTES, Message, UNCOUNTED_BYTES,
+    },
     span,
     trace::{Received, begin, responded},
 };
@@ -34,7 +36,7 @@ use crate::{
 pub(super) const LONGEST_JSON_HERE_BYTES: usize = 64 << 10;
 
 /// Outputs of at least this size are written as JSON by a worker.
-const LARGE_JSON_REPLY_BYTES: usize = 16 << 10;
+const LARGE_JSON_RESPONSE_BYTES: usize = 16 << 10;
 
 /// Answers `POST …/infer`. Dropping the future, for example when the client disconnects, cancels the request.
 pub(super) async fn infer(State(api): State<Api>, path: ModelPath, request: Request) -> Result<Response, Problem> {
@@ -65,7 +67,7 @@ async fn answer(api: &Api, path: ModelPath, request: Request, span: &Span) -> Re
         responded(trace, &version, &answer);
     }
     let response = answer.map_err(|error| RequestError::from_infer(&error, &decoded.reply.id))?;
-    // The request's bytes are no longer needed; returns them to the budget before the answer is written.
+    // The request's bytes are no longer needed; returns them to the budget before the response is written.
     drop(held);
 
     // Small answers are written here, because a hand-over to a worker would take longer.
@@ -94,19 +96,19 @@ fn is_large(
     let outputs = || response.outputs.iter().zip(&version.spec().outputs);
     let bytes: usize = outputs().map(|(output, _)| output.data.len()).sum();
     let as_json = outputs().filter(|(_, spec)| !forms.is_binary(&spec.name)).map(|(output, _)| output.data.len());
-    let most = if packed { LARGE_PACKED_REPLY_BYTES } else { LARGE_REPLY_BYTES };
-    (bytes >= most || as_json.sum::<usize>() >= LARGE_JSON_REPLY_BYTES).then_some(bytes)
+    let most = if packed { LARGE_PACKED_RESPONSE_BYTES } else { LARGE_RESPONSE_BYTES };
+    (bytes >= most || as_json.sum::<usize>() >= LARGE_JSON_RESPONSE_BYTES).then_some(bytes)
 }
 
 fn write(
     version: &ModelVersion,
-    plan: &ReplyPlan,
+    plan: &ResponsePlan,
     forms: &Forms,
     response: paternoster_executor::Response,
-) -> Result<Answer, RequestError> {
+) -> Result<UnsentResponse, RequestError> {
     let response = encode::encode(version.spec(), plan, response)?;
-    let reply = json::reply(response, forms).map_err(|error| error.with_id(&*plan.id))?;
-    Ok(Answer::inference(reply))
+    let reply = json::response(response, forms).map_err(|error| error.with_id(&*plan.id))?;
+    Ok(UnsentResponse::inference(reply))
 }
 
 /// Returns the JSON length that a request declares; 0 means that there is no JSON. Lines that say the same count once.

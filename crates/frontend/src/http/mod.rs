@@ -8,7 +8,6 @@
 //! it and `paternoster top` show. This module must not convert tensors to JSON (`wire`), resolve model names
 //! (`repository`), or count (`observe`).
 
-mod answer;
 mod api;
 mod body;
 mod config_json;
@@ -31,9 +30,10 @@ mod page;
 mod path;
 mod problem;
 mod routes;
-mod shared_answer;
+mod shared_response;
 mod text;
 mod timeline;
+mod unsent_response;
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -44,7 +44,7 @@ use paternoster_observe::{LoadedVersion, Metrics, budget::Budget, timeline::Time
 use paternoster_repository::{ModelVersion, Repository};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub use self::overview::answer as overview_answer;
+pub use self::overview::response as overview_response;
 use self::{config_json::ConfigSchemaError, host::Names, problem::Problem};
 use super::{
     Endpoint, RestrictedProtocol, RestrictionError, Services, TlsConfig, TlsError,

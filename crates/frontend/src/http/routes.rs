@@ -24,7 +24,7 @@ use super::{
     openapi,
     overview::{self, Overview},
     page::page,
-    shared_answer::SharedAnswer,
+    shared_response::SharedResponse,
     text,
     timeline::TimelineRoute,
 };
@@ -156,7 +156,7 @@ pub(super) fn metrics(metrics: Arc<Metrics>) -> Router {
 }
 
 fn scraping<S: Clone + Send + Sync + 'static>(metrics: Arc<Metrics>) -> MethodRouter<S> {
-    get(scrape).with_state(Scraped { metrics, last: SharedAnswer::default() })
+    get(scrape).with_state(Scraped { metrics, last: SharedResponse::default() })
 }
 
 /// Adds JSON errors for unknown paths and methods.
@@ -176,7 +176,7 @@ fn otherwise<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
 #[derive(Clone)]
 struct Scraped {
     metrics: Arc<Metrics>,
-    last: SharedAnswer,
+    last: SharedResponse,
 }
 
 /// Writes the page on a worker, because the pages of many models take long enough to delay requests.

@@ -33,11 +33,11 @@ pub(super) const MOST_BUILT_HERE_BYTES: usize = 256 << 10;
 /// payload of that size.
 pub(super) const UNCOUNTED_BYTES: usize = 4 << 10;
 
-/// Replies of at least this size are encoded by a worker.
-pub(super) const LARGE_REPLY_BYTES: usize = 1 << 20;
+/// Responses of at least this size are encoded by a worker.
+pub(super) const LARGE_RESPONSE_BYTES: usize = 1 << 20;
 
-/// The same for compressed replies.
-pub(super) const LARGE_PACKED_REPLY_BYTES: usize = 64 << 10;
+/// The same for compressed responses.
+pub(super) const LARGE_PACKED_RESPONSE_BYTES: usize = 64 << 10;
 
 /// Payloads of at least this size keep their reservation as long as they are shared, for example by a task that still
 /// runs after its requests were cancelled. Smaller ones keep it until their request ends.

@@ -49,7 +49,7 @@ struct Known {
     steps_run: u32,
     /// The last node of its output, if it decodes.
     last_node: Option<u32>,
-    /// Time that its reply takes to reach the client.
+    /// Time that its response takes to reach the client.
     back_ns: Ns,
     /// Start of its first task.
     began: Option<Ns>,

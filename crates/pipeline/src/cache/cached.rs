@@ -125,7 +125,7 @@ impl Cached {
 pub struct CachedResponse(LookedUp);
 
 enum LookedUp {
-    /// It was there; `None` once it was taken. Until then it counts as a reply that waits.
+    /// It was there; `None` once it was taken. Until then it counts as a response that waits.
     Hit(Option<(Response, Option<BacklogShare>)>),
     /// It was not: it goes there, if the request succeeds.
     Miss { response: PendingResponse, cached: Arc<Cached>, key: Key, looked_up_ns: u64 },

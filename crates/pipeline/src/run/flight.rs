@@ -13,7 +13,7 @@ use crate::{Pipeline, Responses, Servable, TensorRows, binding::Binding, demand:
 /// The steps of a request that have started and not ended.
 pub(super) struct Flight {
     /// Requests and built-in steps that are running.
-    pub(super) answers: FuturesUnordered<Pin<Box<dyn Future<Output = Answer> + Send>>>,
+    pub(super) answers: FuturesUnordered<Pin<Box<dyn Future<Output = StepResponse> + Send>>>,
     /// By step.
     pub(super) running: Vec<Option<Running>>,
     /// Requests of steps that wait for places.
@@ -48,7 +48,7 @@ pub(super) struct PartRequest {
 }
 
 /// A request of a step that has ended.
-pub(super) struct Answer {
+pub(super) struct StepResponse {
     pub(super) step: usize,
     pub(super) part: usize,
     /// What was reserved for the outputs before they were there.
@@ -68,7 +68,7 @@ impl Flight {
     }
 
     /// Adds what answers for a step, which keeps its place until then.
-    pub(super) fn add(&self, answer: impl Future<Output = Answer> + Send + 'static, place: Option<Reservation>) {
+    pub(super) fn add(&self, answer: impl Future<Output = StepResponse> + Send + 'static, place: Option<Reservation>) {
         self.answers.push(Box::pin(async move {
             let _place = place;
             answer.await
@@ -93,7 +93,7 @@ impl Flight {
                 trace.responded();
             }
             let result = response.map(|response| chosen(&pipeline, &demand, step, &binding, response));
-            Answer { step, part, room, result: result.map_err(|error| located(&pipeline, step, error)) }
+            StepResponse { step, part, room, result: result.map_err(|error| located(&pipeline, step, error)) }
         };
         self.add(answer, place);
     }

@@ -32,7 +32,7 @@ use smallvec::SmallVec;
 use tokio::{sync::mpsc, task::consume_budget};
 
 use self::{
-    flight::{Answer, Flight, OpenStream, PartRequest, Running},
+    flight::{Flight, OpenStream, PartRequest, Running, StepResponse},
     state::{State, TensorValue},
 };
 use super::{
@@ -210,7 +210,7 @@ impl Run {
             let mut flight = Flight::new(&pipeline);
             loop {
                 self.start_all(&mut state, &mut flight).await?;
-                let Some(Answer { step, part, mut room, result }) = flight.answers.next().await else { break };
+                let Some(StepResponse { step, part, mut room, result }) = flight.answers.next().await else { break };
                 let Some(mut running) = flight.running[step].take() else { continue };
                 let outputs = result?;
                 let bytes: usize = outputs.iter().flatten().map(TensorRows::bytes).sum();

@@ -9,7 +9,7 @@ use futures_util::future::{Either, ready};
 use paternoster_executor::InferError;
 use paternoster_observe::{RequestTimings, StepTimings};
 
-use super::{Answer, Run, State, located};
+use super::{Run, State, StepResponse, located};
 use crate::{BuiltInFault, Progress, Runs, Stop, TensorRows};
 
 impl Run {
@@ -39,7 +39,7 @@ impl Run {
         mut inputs: Vec<Option<TensorRows>>,
         mask: Option<Vec<bool>>,
         timings: &Arc<StepTimings>,
-    ) -> Result<impl Future<Output = Answer> + Send + use<>, InferError> {
+    ) -> Result<impl Future<Output = StepResponse> + Send + use<>, InferError> {
         let Runs::BuiltIn(built_in) = &self.pipeline.graph.steps[step].runs else {
             return Err(located(&self.pipeline, step, InferError::Engine("it is no built-in step".to_owned())));
         };
@@ -96,7 +96,7 @@ impl Run {
                     break result;
                 }
             };
-            return Ok(Either::Left(ready(Answer { step, part: 0, room: self.charge.bytes(), result })));
+            return Ok(Either::Left(ready(StepResponse { step, part: 0, room: self.charge.bytes(), result })));
         }
         let workers = built_in.workers(&self.pipeline.options.workers).clone();
         let (deadline, pipeline) = (self.deadline, Arc::clone(&self.pipeline));
@@ -104,7 +104,7 @@ impl Run {
         Ok(Either::Right(async move {
             let _leaving = leaving;
             let result = workers.run(effort, deadline, piece).await.map_err(|error| located(&pipeline, step, error));
-            Answer { step, part: 0, room, result: result.and_then(|outputs| outputs) }
+            StepResponse { step, part: 0, room, result: result.and_then(|outputs| outputs) }
         }))
     }
 }

@@ -145,7 +145,7 @@ struct Run<N> {
 }
 
 impl<N: FnMut(usize) -> Option<usize>> Run<N> {
-    /// Simulates clients that think for a while after each answer.
+    /// Simulates clients that think for a while after each response.
     fn figures(decides: Decides, budget: usize, (clients, think): (usize, Duration), next: N) -> Figures {
         let mut run = Self {
             decides,

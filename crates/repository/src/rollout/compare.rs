@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use paternoster_executor::{OutputTensor, Response};
 use paternoster_model::{DataType, ModelSpec};
 
-/// How an answer differs from another one.
+/// How a response differs from another one.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Difference {
     /// Name of the output.

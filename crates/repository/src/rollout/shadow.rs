@@ -72,7 +72,7 @@ struct Target {
     room: Arc<Budget>,
 }
 
-/// A copy that runs. If it is dropped before its answer, its place is free once its task has surely left its lane.
+/// A copy that runs. If it is dropped before its response, its place is free once its task has surely left its lane.
 struct Running(Option<OwnedSemaphorePermit>);
 
 impl Running {
@@ -189,7 +189,7 @@ impl Shadow {
         let copy = InferRequest { priority: shadow.lowest_priority(), ..copy };
         let response = version.submit_alone(request, backlog);
         let (answered, answer) = oneshot::channel();
-        // Neither the copy nor its answer keeps the load: it ends with the last version.
+        // Neither the copy nor its response keeps the load: it ends with the last version.
         let (spec, servable) = (Arc::clone(version.servable().spec()), shadow.servable().clone());
         let stats = Arc::clone(servable.stats());
         let compared = Compared { spec, servable, copy, held, began: Instant::now() };
@@ -208,7 +208,7 @@ impl Shadow {
         }))
     }
 
-    /// Compares an answer with the one that the client gets. Ends when the client leaves, and when the copy has taken
+    /// Compares a response with the one that the client gets. Ends when the client leaves, and when the copy has taken
     /// much longer than the client's answer.
     async fn compare(
         &self,

@@ -47,7 +47,7 @@ fn refusal(status: u16, code: &str) -> String {
     format!("{what} ({status}{code})")
 }
 
-/// Returns the HTTP status of an answer from the text of the client's error.
+/// Returns the HTTP status of a response from the text of the client's error.
 fn status(text: &str) -> Option<u16> {
     let (_, behind) = text.split_once("status code: ")?;
     behind.get(..3)?.parse().ok()

@@ -24,18 +24,18 @@ use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, RequestShape};
 
 pub use self::{parameters::EMPTY_FINAL_RESPONSE, parse::parse};
 use super::{
-    ReplyPlan, RequestError, SharedMemory,
+    RequestError, ResponsePlan, SharedMemory,
     fault::{Fault, InputCount, InputFault, Names},
     pb::{self, model_infer_request::InferInputTensor},
 };
 
-/// A request for the executor, with the plan of its reply.
+/// A request for the executor, with the plan of its response.
 #[derive(Clone, Debug)]
 pub struct Decoded {
     /// The request to submit. Its deadline is not set, because only the transport knows it.
     pub request: InferRequest,
-    /// The form of the reply.
-    pub reply: ReplyPlan,
+    /// The form of the response.
+    pub reply: ResponsePlan,
 }
 
 /// Checks a request against its model and takes its payload.
@@ -83,7 +83,10 @@ pub fn decode_for(
         ..InferRequest::new(rows, inputs)
     };
     let enable_empty_final_response = parameters.enable_empty_final_response;
-    Ok(Decoded { request, reply: ReplyPlan { id, outputs, enable_empty_final_response, parameters: HashMap::new() } })
+    Ok(Decoded {
+        request,
+        reply: ResponsePlan { id, outputs, enable_empty_final_response, parameters: HashMap::new() },
+    })
 }
 
 /// The number of rows, the inputs in the specification's order, and the tensors that stay on a card.

@@ -8,7 +8,7 @@ use paternoster_executor::{OutputTensor, Response};
 use paternoster_model::{DataType, ModelSpec, TensorSpec, element_count};
 
 use super::{
-    Kind, ReplyPlan, RequestError,
+    Kind, RequestError, ResponsePlan,
     classification::{MOST_CLASSES, classify, elements_per_row},
     pb::{
         InferParameter, ModelInferResponse, infer_parameter::ParameterChoice, model_infer_response::InferOutputTensor,
@@ -25,8 +25,8 @@ use super::{
 /// # Errors
 /// INVALID_ARGUMENT if an output does not fit into its shared memory or its region is no longer usable, INTERNAL if the
 /// response does not belong to this model.
-pub fn encode(spec: &ModelSpec, plan: &ReplyPlan, response: Response) -> Result<ModelInferResponse, RequestError> {
-    let mut reply = Reply::new(spec, &plan.outputs);
+pub fn encode(spec: &ModelSpec, plan: &ResponsePlan, response: Response) -> Result<ModelInferResponse, RequestError> {
+    let mut reply = ResponseInProgress::new(spec, &plan.outputs);
     match fill(&mut reply, spec, &plan.outputs, response.outputs) {
         Ok(()) => Ok(ModelInferResponse {
             model_name: spec.name.clone(),
@@ -72,7 +72,7 @@ impl EncodeFault {
 }
 
 fn fill(
-    reply: &mut Reply<'_>,
+    reply: &mut ResponseInProgress<'_>,
     spec: &ModelSpec,
     selection: &Selection,
     tensors: Vec<OutputTensor>,
@@ -98,13 +98,13 @@ fn fill(
 }
 
 /// A response under construction.
-struct Reply<'a> {
+struct ResponseInProgress<'a> {
     spec: &'a ModelSpec,
     outputs: Vec<InferOutputTensor>,
     raw: Vec<Bytes>,
 }
 
-impl<'a> Reply<'a> {
+impl<'a> ResponseInProgress<'a> {
     fn new(spec: &'a ModelSpec, selection: &Selection) -> Self {
         let count = match selection {
             Selection::All => spec.outputs.len(),

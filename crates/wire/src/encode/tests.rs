@@ -17,11 +17,11 @@ fn response() -> Response {
     Response { outputs: vec![tensor(&[1, 16], &[1; 64]), tensor(&[1, 16], &[2; 64])] }
 }
 
-fn plan(outputs: Selection) -> ReplyPlan {
-    ReplyPlan { id: "7".to_owned(), outputs, enable_empty_final_response: false, parameters: HashMap::new() }
+fn plan(outputs: Selection) -> ResponsePlan {
+    ResponsePlan { id: "7".to_owned(), outputs, enable_empty_final_response: false, parameters: HashMap::new() }
 }
 
-fn only(index: usize, form: OutputForm) -> ReplyPlan {
+fn only(index: usize, form: OutputForm) -> ResponsePlan {
     plan(Selection::Some([OutputPlan { index, form }].into_iter().collect()))
 }
 

@@ -7,7 +7,7 @@ use super::{
     header::{Output, Parameters},
 };
 use crate::{
-    ReplyPlan, RequestError,
+    RequestError, ResponsePlan,
     pb::infer_parameter::ParameterChoice,
     plan::{OutputForm, Selection},
 };
@@ -44,7 +44,7 @@ impl Forms {
     ///
     /// # Errors
     /// For an output whose datatype has no JSON form and that is not requested as binary data.
-    pub fn check(&self, spec: &ModelSpec, plan: &ReplyPlan) -> Result<(), RequestError> {
+    pub fn check(&self, spec: &ModelSpec, plan: &ResponsePlan) -> Result<(), RequestError> {
         let tensors = |index: usize| spec.outputs.get(index);
         let refused = match &plan.outputs {
             Selection::All => spec.outputs.iter().find(|output| self.refuses(&output.name, output.datatype)),

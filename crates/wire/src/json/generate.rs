@@ -1,5 +1,5 @@
-//! The generate extension: the request is a flat object whose fields are inputs and parameters; the reply is one whose
-//! fields are outputs.
+//! The generate extension: the request is a flat object whose fields are inputs and parameters; the response is one
+//! whose fields are outputs.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use super::{
     elements,
     fault::{InputFault, JsonFault},
     header::{Limits, Parameter, Text, whole},
-    reply,
+    response,
 };
 use crate::{
     Kind, RequestError,
@@ -146,9 +146,9 @@ impl<'de> Visitor<'de> for Fields<'_, '_, 'de> {
 pub fn generated(response: ModelInferResponse) -> Result<Vec<u8>, RequestError> {
     let ModelInferResponse { model_name, model_version, id, parameters, outputs, raw_output_contents } = response;
     let mut json = Vec::new();
-    reply::write_names(&id, &model_name, &model_version, &mut json);
+    response::write_names(&id, &model_name, &model_version, &mut json);
     // As in Triton, parameters are fields too. An output's field comes before a parameter of its name.
-    for (name, value) in reply::values(&parameters) {
+    for (name, value) in response::values(&parameters) {
         if outputs.iter().all(|output| output.name != name) {
             json.push(b',');
             elements::string(&name, &mut json);
@@ -163,7 +163,7 @@ pub fn generated(response: ModelInferResponse) -> Result<Vec<u8>, RequestError> 
         let lone = element_count(&output.shape) == Some(1);
         json.extend_from_slice(if lone { b"" } else { b"[" });
         let datatype = output.datatype.as_str();
-        reply::write_data(&data, datatype, &mut json).map_err(|fault| {
+        response::write_data(&data, datatype, &mut json).map_err(|fault| {
             let text = format!("output '{}' for model '{model_name}': {fault}", output.name);
             RequestError::new(Kind::InvalidArgument, text).with_id(&*id)
         })?;

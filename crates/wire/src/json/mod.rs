@@ -1,7 +1,7 @@
 //! Inference over HTTP: converts KServe v2 JSON, with Triton's binary tensor extension, to and from the gRPC messages.
 //!
 //! A request becomes a [`ModelInferRequest`](super::pb::ModelInferRequest) with raw tensors, so
-//! [`decode`](super::decode::decode) checks requests of both transports in the same way. A reply is made from a
+//! [`decode`](super::decode::decode) checks requests of both transports in the same way. A response is made from a
 //! [`ModelInferResponse`](super::pb::ModelInferResponse). Binary tensors are slices of the body; elements in JSON are
 //! written to a buffer of the size that the input's shape implies.
 //!
@@ -17,16 +17,16 @@ pub mod fuzz;
 mod generate;
 mod header;
 mod raw;
-mod reply;
 mod request;
+mod response;
 mod text;
 
 pub use elements::listed;
 pub use forms::Forms;
 pub use generate::{generate, generate_built_bytes, generated};
 pub use raw::raw;
-pub use reply::{Reply, reply};
 pub use request::Request;
+pub use response::{JsonResponse, response};
 pub use text::prepare;
 
 #[cfg(test)]

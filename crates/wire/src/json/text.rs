@@ -1,6 +1,6 @@
 //! The text of a request before it is parsed: its depth, and numbers that JSON does not have.
 //!
-//! Replies contain `NaN`, `Infinity` and `-Infinity`, as Triton writes them, and requests may contain them too. The
+//! Responses contain `NaN`, `Infinity` and `-Infinity`, as Triton writes them, and requests may contain them too. The
 //! parser knows only JSON, so each is replaced by a number of the same length that no other number of the text looks
 //! like: 0 with an exponent after a capital E. Other numbers get a small e first, which leaves their values.
 

@@ -2,7 +2,9 @@
 
 use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
-use paternoster_frontend::http::overview_answer::{Attention, LimitedResource, ModelOverview, OverviewAnswer, Usage};
+use paternoster_frontend::http::overview_response::{
+    Attention, LimitedResource, ModelOverview, OverviewResponse, Usage,
+};
 use reqwest::Url;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -92,7 +94,7 @@ static COLUMNS: [Column; 15] = [
 
 impl View<'_> {
     /// Returns all figures, or why there are none: for files, pipes and `--once`.
-    pub(super) fn plain(&self, answer: &Result<OverviewAnswer, ClientError>) -> Vec<String> {
+    pub(super) fn plain(&self, answer: &Result<OverviewResponse, ClientError>) -> Vec<String> {
         let answer = match answer {
             Ok(answer) => answer,
             Err(fault) => return vec![fault.to_string()],
@@ -117,7 +119,7 @@ impl View<'_> {
     /// is why there is no newer one.
     pub(super) fn on_screen(
         &self,
-        answer: Option<&OverviewAnswer>,
+        answer: Option<&OverviewResponse>,
         fault: Option<&ClientError>,
         age: Duration,
         size: (usize, usize),
@@ -139,7 +141,7 @@ impl View<'_> {
         lines.into_iter().map(|line| Line { text: fitted(&line.text, width), ..line }).collect()
     }
 
-    fn table(&self, answer: &OverviewAnswer, width: usize, height: usize) -> Vec<Line> {
+    fn table(&self, answer: &OverviewResponse, width: usize, height: usize) -> Vec<Line> {
         let models = self.sorted(answer);
         let (columns, widths) = chosen(&models, width);
         let mut rows = Vec::new();
@@ -167,7 +169,7 @@ impl View<'_> {
     }
 
     /// Returns the lines above the table.
-    fn head(&self, answer: &OverviewAnswer) -> Vec<String> {
+    fn head(&self, answer: &OverviewResponse) -> Vec<String> {
         let server = &answer.server;
         let state = match (server.live, server.ready) {
             (_, true) => "ready",
@@ -230,7 +232,7 @@ impl View<'_> {
         }
     }
 
-    fn sorted<'a>(&self, answer: &'a OverviewAnswer) -> Vec<&'a ModelOverview> {
+    fn sorted<'a>(&self, answer: &'a OverviewResponse) -> Vec<&'a ModelOverview> {
         let mut models: Vec<&ModelOverview> = answer.models.iter().collect();
         let descending = |of: fn(&ModelOverview) -> Option<f64>| {
             move |one: &&ModelOverview, other: &&ModelOverview| {
@@ -266,7 +268,7 @@ fn note(model: &ModelOverview) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-fn left_out(answer: &OverviewAnswer) -> Option<String> {
+fn left_out(answer: &OverviewResponse) -> Option<String> {
     let count = answer.models_left_out;
     (count > 0).then(|| format!("{count} more are not shown; --model shows one"))
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use paternoster_frontend::http::overview_answer::{
+use paternoster_frontend::http::overview_response::{
     History, LimitedResource, ModelsMemory, OnDemandState, ServerLoad, ServerState,
 };
 
@@ -12,9 +12,9 @@ fn url() -> Url {
     Url::parse("http://localhost:8000/").expect("an address")
 }
 
-fn answer(models: Vec<ModelOverview>) -> OverviewAnswer {
+fn answer(models: Vec<ModelOverview>) -> OverviewResponse {
     let usage = Usage { used: 3, limit: 2048 };
-    OverviewAnswer {
+    OverviewResponse {
         server: ServerState { name: "triton".to_owned(), version: "1.2.3".to_owned(), live: true, ready: false },
         load: ServerLoad {
             pending_requests: usage,
@@ -58,18 +58,18 @@ fn broken(name: &str, reason: &str) -> ModelOverview {
     }
 }
 
-fn shown(answer: &OverviewAnswer, order: Order, size: (usize, usize)) -> Vec<Line> {
+fn shown(answer: &OverviewResponse, order: Order, size: (usize, usize)) -> Vec<Line> {
     View { url: &url(), order, model: None }.on_screen(Some(answer), None, Duration::ZERO, size)
 }
 
-fn plain(answer: OverviewAnswer, order: Order) -> String {
+fn plain(answer: OverviewResponse, order: Order) -> String {
     View { url: &url(), order, model: None }.plain(&Ok(answer)).join("\n")
 }
 
 #[test]
 fn everything_is_printed_where_there_is_no_terminal() {
     let reason = "no protobuf ".repeat(30);
-    let answer = OverviewAnswer {
+    let answer = OverviewResponse {
         memory: Some(ModelsMemory { used_bytes: 3 << 20, limit_bytes: Some(1 << 30) }),
         on_demand: Some(OnDemandState {
             waiting_requests: 1,

@@ -22,7 +22,7 @@ use crate::{
     graph::time_of,
     ids::RequestIx,
     ledger::{InFlightTask, Ledger, RequestState},
-    offer::{Answer, PoolView, TimeLimit},
+    offer::{OfferOutcome, PoolView, TimeLimit},
     policy::filling::Filling,
     queue::SubQueue,
     steps::MEDIAN,
@@ -48,7 +48,8 @@ pub(crate) struct Cells {
     targets: BTreeSet<(Ns, RequestIx)>,
     /// How waiting requests wait for a fuller batch, if they do.
     filling: Option<Filling>,
-    /// Requests that have run, but whose replies leave together with those of the requests that they were merged with.
+    /// Requests that have run, but whose responses leave together with those of the requests that they were merged
+    /// with.
     pub(crate) merged: BTreeSet<RequestIx>,
     /// Tasks in flight in launch order, with one entry per task and cell.
     pub(crate) tasks: Vec<CellTask>,
@@ -181,7 +182,7 @@ impl Cells {
         lane: &Lane,
         id: TaskId,
         PoolView { limit, brought, .. }: PoolView<'_>,
-    ) -> Answer {
+    ) -> OfferOutcome {
         self.refuse_late(context);
         self.forget_targets(context.now);
         let newcomers = self.newcomers(context.version, context.ledger);
@@ -190,7 +191,7 @@ impl Cells {
                 if let Some(due) = filling.waits_until(newcomers.rows, newcomers.iter(context.ledger), context.ledger)
                     && due > context.now
                 {
-                    return Answer::NotBefore(due);
+                    return OfferOutcome::NotBefore(due);
                 }
                 filling.cut(context.now, newcomers.iter(context.ledger), context.ledger)
             }
@@ -199,8 +200,8 @@ impl Cells {
         let waiting = self.may_board(context.version, context.ledger);
         let first = first_waiting(context.version, context.ledger);
         let nothing = match first.filter(|&request_ix| !context.ledger[request_ix].has_room()) {
-            Some(_) => Answer::NotBefore(context.now + MEMORY_WAIT_NS),
-            None => Answer::Nothing,
+            Some(_) => OfferOutcome::NotBefore(context.now + MEMORY_WAIT_NS),
+            None => OfferOutcome::Nothing,
         };
         let cell = if self.knobs.paper {
             self.choose_by_priority(lane, waiting, brought)
@@ -212,7 +213,7 @@ impl Cells {
         if let Some(TimeLimit { most_ns, longer_from }) = limit {
             most = context.version.costs.rows_within(cell, most, &class_of(1), most_ns);
             if let (0, Some(from)) = (most, longer_from) {
-                return Answer::NotBefore(from);
+                return OfferOutcome::NotBefore(from);
             }
         }
         let most_ns = limit.map(|limit| limit.most_ns);
@@ -225,7 +226,7 @@ impl Cells {
         if spans.is_empty() {
             return nothing;
         }
-        Answer::Launched(launch(context, lane.id, id, cell, spans))
+        OfferOutcome::Launched(launch(context, lane.id, id, cell, spans))
     }
 
     /// Returns how many nodes the version could add to another version's task of a cell of the same kind.

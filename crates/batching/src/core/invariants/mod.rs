@@ -285,8 +285,8 @@ fn cells(core: &Core, ix: GroupIx, group: &VersionScheduler) -> Result<(), Broke
     Ok(())
 }
 
-/// A reply held for order has an unfinished request before it; any other held reply waits for requests that it was
-/// merged with.
+/// A response held for order has an unfinished request before it; any other held response waits for requests that it
+/// was merged with.
 fn order(core: &Core, ix: GroupIx, group: &VersionScheduler) -> Result<(), Broken> {
     let is_held = |request: &Request| matches!(request.state, RequestState::Held(_)) || request.unsent > 0;
     let Some(order) = &group.version.order else {

@@ -25,7 +25,7 @@ impl UnfoldRequest {
         if cells.len() != self.cells.len() {
             return Err(format!("expected the ports of {} programs, but found {}", self.cells.len(), cells.len()));
         }
-        // A single node reads tensors of the request as they are, and its outputs are the reply.
+        // A single node reads tensors of the request as they are, and its outputs are the response.
         let is_single = matches!(&self.segments[..], [segment] if segment.nodes == Nodes::Stage
             && !segment.sources.values().any(|source| matches!(source, CellInputSource::Rows(_))));
         for (cell, ports) in self.cells.iter().zip(cells).filter(|_| !is_single) {

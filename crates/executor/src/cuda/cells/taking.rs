@@ -1,4 +1,4 @@
-//! Which outputs the host takes: those of replies, those that end loops, those that later segments read through the
+//! Which outputs the host takes: those of responses, those that end loops, those that later segments read through the
 //! host, and state that a sequence keeps in host memory.
 
 use paternoster_model::unfold::{EmitRange, Emitted, Nodes, Segment};
@@ -11,7 +11,7 @@ use crate::cells::{CellPrograms, Keep};
 pub(super) struct HostReads(Vec<Vec<bool>>);
 
 impl HostReads {
-    /// Creates the table of emits: those of replies, and those in `also`.
+    /// Creates the table of emits: those of responses, and those in `also`.
     pub(super) fn new(programs: &CellPrograms, also: &[Emitted]) -> Self {
         let segments = &programs.unfolding.segments;
         let mut reads: Vec<Vec<bool>> = segments.iter().map(|segment| vec![false; segment.emits.len()]).collect();

@@ -1,5 +1,5 @@
 //! Where the stages of a version read and write on a card. A version that is not cut is one stage, which reads requests
-//! and writes replies.
+//! and writes responses.
 
 use paternoster_batching::ShapeClass;
 use paternoster_engine::CardProgram;
@@ -29,7 +29,7 @@ pub(super) struct StageLayout {
     pub(super) outputs: Vec<Output>,
     /// The boundaries that it reads, ascending.
     pub(super) reads: Vec<u16>,
-    /// Whether its outputs are part of replies.
+    /// Whether its outputs are part of responses.
     pub(super) answers: bool,
 }
 

@@ -10,11 +10,11 @@ use smallvec::SmallVec;
 use super::layout::Layout;
 use crate::{
     StagePrograms,
-    answers::Answers,
     cuda::{
         parameters::Section,
         version::{Ended, Reader},
     },
+    exits::RanStage,
     gather::{Part, with_rows},
     job::{Job, Member, Outputs},
     scatter::{BatchLengths, scatter},
@@ -42,7 +42,7 @@ impl Reader for StageReader {
         let (parts, own) = parts_of(job);
         // Only the values of exits are read here, which have no lengths.
         let lengths = BatchLengths { padded: &job.task.bucket.class.0, own: &own };
-        let answers = Answers { spec: &self.spec, stages, number, parts: &parts, lengths };
+        let answers = RanStage { spec: &self.spec, stages, number, parts: &parts, lengths };
         // Loading checked that each exit's value is one FP32, so this does not fail.
         let taken = answers.exits_taken(|output| self.values(job, section, output)).unwrap_or_default();
         let outcomes = answers.outcomes(&taken, outcomes);
@@ -71,14 +71,14 @@ impl Reader for StageReader {
         let mut outputs = Outputs::default();
         match &self.programs.0 {
             Programs::Cut(stages) => {
-                let answers = Answers { spec: &self.spec, stages, number, parts: &parts, lengths };
+                let answers = RanStage { spec: &self.spec, stages, number, parts: &parts, lengths };
                 let taken = answers.exits_taken(|output| self.values(job, section, output))?;
                 outputs.pieces = answers.pieces(&taken, &made)?;
             }
             _ => outputs.responses = scatter(&self.spec, &parts, lengths, &made)?,
         }
         forget_placed(job, &mut outputs);
-        job.detach_replies(&mut outputs);
+        job.detach_responses(&mut outputs);
         Ok(outputs)
     }
 }

@@ -1,5 +1,5 @@
 //! A task of one stage of a cut version: takes inputs from the requests and from earlier stages, and writes outputs to
-//! the next boundary and to the requests' replies.
+//! the next boundary and to the requests' responses.
 
 use std::{sync::Arc, time::Instant};
 
@@ -15,7 +15,7 @@ use super::{
     output_bytes::{check_declared, check_made},
 };
 use crate::{
-    answers::Answers,
+    exits::RanStage,
     gather::{Gathered, Part, gather_input, with_rows},
     job::{Outputs, TaskOutput, nanos},
     scatter::{BatchLengths, expected_shape},
@@ -91,7 +91,7 @@ impl<'a> StageTask<'a> {
         }
         let Self { spec, stages, number, parts, .. } = *self;
         let lengths = BatchLengths { padded: &self.class.0, own: self.lengths };
-        let answers = Answers { spec, stages, number, parts, lengths };
+        let answers = RanStage { spec, stages, number, parts, lengths };
         let taken = answers.exits_taken(|output| execution.outputs.get(output).map(|made| &*made.data))?;
         let pieces = answers.pieces(&taken, &execution.outputs)?;
         let outcomes = answers.outcomes(&taken, execution.outcomes);

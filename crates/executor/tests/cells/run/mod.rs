@@ -276,7 +276,7 @@ impl Run {
         self.known.values().filter(is_aboard).count()
     }
 
-    /// Checks that merged requests board together, and that their replies leave together.
+    /// Checks that merged requests board together, and that their responses leave together.
     fn boards_merged(&mut self, req: u64, model: usize, most: usize) -> Result<(), String> {
         let aboard = self.aboard(model);
         if aboard == 0 {
@@ -349,7 +349,7 @@ impl Run {
         self.all_have_replied(&mut replied)
     }
 
-    /// Checks that replies of merged requests leave together.
+    /// Checks that responses of merged requests leave together.
     fn all_have_replied(&self, models: &mut BTreeSet<usize>) -> Result<(), String> {
         for model in std::mem::take(models) {
             if self.merge_requests(model).is_some() && self.aboard(model) > 0 {

@@ -1,4 +1,4 @@
-//! Negotiates compression with a client and compresses replies.
+//! Negotiates compression with a client and compresses responses.
 
 use std::io::Write;
 
@@ -42,7 +42,7 @@ fn accepted(headers: &HeaderMap) -> Option<Encoding> {
     })
 }
 
-/// Compression of the messages of one reply.
+/// Compression of the messages of one response.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packing {
     encoding: Encoding,
@@ -61,7 +61,7 @@ impl Packing {
         Some(Self { encoding: accepted(headers)?, level })
     }
 
-    /// Returns the value of the reply's `grpc-encoding` header.
+    /// Returns the value of the response's `grpc-encoding` header.
     pub(super) fn header(self) -> HeaderValue {
         HeaderValue::from_static(self.encoding.name())
     }

@@ -1,4 +1,4 @@
-//! ModelInfer: one request, one reply.
+//! ModelInfer: one request, one response.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use hyper::body::Incoming;
 use paternoster_executor::Response;
 use paternoster_observe::trace::{RequestTrace, TraceHead, Transport};
 use paternoster_repository::{Caller, ModelVersion};
-use paternoster_wire::{Decoded, Kind, ReplyPlan, RequestError, encode, pb};
+use paternoster_wire::{Decoded, Kind, RequestError, ResponsePlan, encode, pb};
 use tonic::Status;
 use tracing::Span;
 
@@ -15,12 +15,12 @@ use super::intake::{Intake, take_in};
 use crate::{
     Services,
     grpc::framing::{Deadline, MessageReader, Writer, before},
-    intake::{Admitted, LARGE_PACKED_REPLY_BYTES, LARGE_REPLY_BYTES},
+    intake::{Admitted, LARGE_PACKED_RESPONSE_BYTES, LARGE_RESPONSE_BYTES},
     trace::{Received, begin, responded},
 };
 
-/// An encoded reply, and its request's trace if it is traced.
-pub(crate) type TracedReply = (Bytes, Option<Arc<RequestTrace>>);
+/// An encoded response, and its request's trace if it is traced.
+pub(crate) type TracedResponse = (Bytes, Option<Arc<RequestTrace>>);
 
 /// Answers ModelInfer with an encoded message. Dropping the future cancels the request.
 ///
@@ -34,7 +34,7 @@ pub(crate) async fn infer(
     deadline: Deadline,
     (caller, head): (Caller, Option<TraceHead>),
     span: &Span,
-) -> Result<TracedReply, Status> {
+) -> Result<TracedResponse, Status> {
     let message = before(deadline, reader.only()).await?;
     let received = Received::now(head);
     let mut admitted = match take_in(services, reader.workers(), message, &caller, admit, span) {
@@ -52,15 +52,20 @@ pub(crate) async fn infer(
     drop(held);
 
     let bytes = response.outputs.iter().map(|output| output.data.len()).sum::<usize>();
-    let large = if writer.packs() { LARGE_PACKED_REPLY_BYTES } else { LARGE_REPLY_BYTES };
+    let large = if writer.packs() { LARGE_PACKED_RESPONSE_BYTES } else { LARGE_RESPONSE_BYTES };
     if bytes < large {
-        return Ok((encode_reply(&version, &decoded.reply, response, writer)?, trace));
+        return Ok((encode_response(&version, &decoded.reply, response, writer)?, trace));
     }
-    let work = move || encode_reply(&version, &decoded.reply, response, writer);
+    let work = move || encode_response(&version, &decoded.reply, response, writer);
     Ok((reader.workers().run(bytes, work).await??, trace))
 }
 
-fn encode_reply(version: &ModelVersion, plan: &ReplyPlan, response: Response, writer: Writer) -> Result<Bytes, Status> {
+fn encode_response(
+    version: &ModelVersion,
+    plan: &ResponsePlan,
+    response: Response,
+    writer: Writer,
+) -> Result<Bytes, Status> {
     writer.encode(&encode::encode(version.spec(), plan, response)?)
 }
 

@@ -1,10 +1,10 @@
 //! The parts of `inference.GRPCInferenceService` that depend on gRPC: reading messages, and streams. The other methods
 //! are in [`crate::methods`].
 
-mod answers;
 mod infer;
 mod intake;
 mod load;
+mod responses;
 mod stream;
 
 pub(super) use infer::infer;

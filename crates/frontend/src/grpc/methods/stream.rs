@@ -15,7 +15,7 @@ use paternoster_executor::Backlog;
 use paternoster_observe::trace::{Parent, RequestTrace, Transport};
 use paternoster_pipeline::PendingResponse;
 use paternoster_repository::{Caller, ModelVersion};
-use paternoster_wire::{Kind, ReplyPlan, RequestError, stream};
+use paternoster_wire::{Kind, RequestError, ResponsePlan, stream};
 use tokio::time::Sleep;
 use tokio_stream::Stream;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
@@ -23,8 +23,8 @@ use tonic::Status;
 use tracing::Span;
 
 use super::{
-    answers::{Answer, Decoupled, DecoupledEvent, DecoupledState, conclude},
     intake::{Apart, Intake, take_in},
+    responses::{Decoupled, DecoupledEvent, DecoupledState, StreamedResponse, conclude},
 };
 use crate::{
     Services,
@@ -76,9 +76,9 @@ pub(crate) struct InferStream {
     decoupled: SelectAll<Decoupled>,
     /// Responses of the stream that have not been taken.
     backlog: Arc<Backlog>,
-    /// Replies of its connection that have not been sent.
+    /// Responses of its connection that have not been sent.
     of_connection: Arc<Backlog>,
-    /// Waits until the connection may have further replies, if it may not.
+    /// Waits until the connection may have further responses, if it may not.
     room: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// Whether the last response was of an ordinary model. The other kind is polled first then.
     ordinary_last: bool,
@@ -131,7 +131,7 @@ enum Turn {
 struct Running {
     response: PendingResponse,
     version: Arc<ModelVersion>,
-    reply: ReplyPlan,
+    reply: ResponsePlan,
     bytes: usize,
     trace: Option<Arc<RequestTrace>>,
     span: Span,
@@ -251,7 +251,7 @@ impl InferStream {
             && self.backlog.has_room()
     }
 
-    /// Waits until the client has taken replies of other calls of its connection.
+    /// Waits until the client has taken responses of other calls of its connection.
     fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if !self.of_connection.has_room() {
             let backlog = &self.of_connection;
@@ -300,7 +300,7 @@ impl InferStream {
         }
     }
 
-    fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Answer> {
+    fn poll_response(&mut self, context: &mut Context<'_>) -> Poll<StreamedResponse> {
         if self.ordinary_last {
             if let Poll::Ready(answer) = self.poll_decoupled(context) {
                 return Poll::Ready(answer);
@@ -315,7 +315,7 @@ impl InferStream {
 
     /// Polls the response that is first in order. The futures behind it need no polling, because requests run by
     /// themselves.
-    fn poll_ordinary(&mut self, context: &mut Context<'_>) -> Poll<Answer> {
+    fn poll_ordinary(&mut self, context: &mut Context<'_>) -> Poll<StreamedResponse> {
         let Some(turn) = self.turns.front_mut() else { return Poll::Pending };
         let result = match turn {
             Turn::Refused(_) => None,
@@ -328,12 +328,12 @@ impl InferStream {
                 let Running { version, reply, trace, span, .. } = &*running;
                 Poll::Ready(conclude(version, reply, trace.as_ref(), span, result, true))
             }
-            (Some(Turn::Refused(error)), _) => Poll::Ready(Answer::Refused(error)),
+            (Some(Turn::Refused(error)), _) => Poll::Ready(StreamedResponse::Refused(error)),
             _ => Poll::Pending,
         }
     }
 
-    fn poll_decoupled(&mut self, context: &mut Context<'_>) -> Poll<Answer> {
+    fn poll_decoupled(&mut self, context: &mut Context<'_>) -> Poll<StreamedResponse> {
         while let Some(event) = ready!(self.decoupled.poll_next_unpin(context)) {
             match event {
                 DecoupledEvent::Answer(answer) => {
@@ -346,14 +346,14 @@ impl InferStream {
         Poll::Pending
     }
 
-    fn encode(&self, answer: Answer) -> Result<Bytes, Status> {
+    fn encode(&self, answer: StreamedResponse) -> Result<Bytes, Status> {
         let reply = match answer {
-            Answer::Reply(reply) => reply,
+            StreamedResponse::Reply(reply) => reply,
             // The request's deadline is the stream's.
-            Answer::Failed(_, error) if error.kind() == Kind::DeadlineExceeded => return Err(error.into()),
-            Answer::Refused(error) => stream::refusal(error),
-            Answer::Failed(_, error) if self.errors_end_stream => return Err(error.into()),
-            Answer::Failed(version, error) => stream::failure(version.spec(), error),
+            StreamedResponse::Failed(_, error) if error.kind() == Kind::DeadlineExceeded => return Err(error.into()),
+            StreamedResponse::Refused(error) => stream::refusal(error),
+            StreamedResponse::Failed(_, error) if self.errors_end_stream => return Err(error.into()),
+            StreamedResponse::Failed(version, error) => stream::failure(version.spec(), error),
         };
         Ok(counted(self.writer.encode(&reply)?, &self.of_connection))
     }
@@ -370,7 +370,7 @@ impl InferStream {
         loop {
             self.poll_requests(context)?;
             let decoupled = self.decoupled.len();
-            if let Poll::Ready(answer) = self.poll_answer(context) {
+            if let Poll::Ready(answer) = self.poll_response(context) {
                 return Poll::Ready(self.encode(answer).map(Some));
             }
             if self.decoupled.len() < decoupled {

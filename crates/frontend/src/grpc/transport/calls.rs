@@ -1,8 +1,8 @@
 //! The calls of one connection, run in the connection's own task.
 //!
 //! hyper hands each call to an executor. A separate task per call would cost two more trips through the scheduler per
-//! request, and a separate write per reply. Here, all ready replies are put into the connection's buffers before it is
-//! polled, and leave in one write.
+//! request, and a separate write per response. Here, all ready responses are put into the connection's buffers before
+//! it is polled, and leave in one write.
 
 use std::{
     future::Future,

@@ -4,8 +4,8 @@
 //! however many clients ask, outside the I/O threads, and is of bounded size. The load is sampled every second; batches
 //! are recorded only while a client asks, and for a few seconds after.
 
-pub mod answer;
 mod models;
+pub mod response;
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -32,10 +32,10 @@ use tokio::{
 };
 
 use self::{
-    answer::{LimitedResource, ModelsMemory, OnDemandState, OverviewAnswer, ServerLoad, ServerState, Usage},
     models::{Sources, models},
+    response::{LimitedResource, ModelsMemory, OnDemandState, OverviewResponse, ServerLoad, ServerState, Usage},
 };
-use super::{Problem, loaded_versions, shared_answer::SharedAnswer};
+use super::{Problem, loaded_versions, shared_response::SharedResponse};
 use crate::Services;
 
 /// Maximum age of a cached response.
@@ -78,8 +78,8 @@ struct Shared {
     services: Arc<Services>,
     timeline: Arc<Timeline>,
     trends: Mutex<Trends>,
-    with_batches: SharedAnswer,
-    without_batches: SharedAnswer,
+    with_batches: SharedResponse,
+    without_batches: SharedResponse,
     watch: Mutex<Watch>,
 }
 
@@ -96,8 +96,8 @@ impl Overview {
             services,
             timeline,
             trends: Mutex::default(),
-            with_batches: SharedAnswer::default(),
-            without_batches: SharedAnswer::default(),
+            with_batches: SharedResponse::default(),
+            without_batches: SharedResponse::default(),
             watch: Mutex::default(),
         }))
     }
@@ -197,14 +197,14 @@ impl Shared {
         serde_json::to_vec(&answer)
     }
 
-    fn overview(&self, states: Vec<IndexEntry>, loaded: &[Arc<ModelVersion>], most_reason: usize) -> OverviewAnswer {
+    fn overview(&self, states: Vec<IndexEntry>, loaded: &[Arc<ModelVersion>], most_reason: usize) -> OverviewResponse {
         let Services { server_name, repository, readiness, budgets, pool, .. } = &*self.services;
         let residency = repository.residency();
         let trends = self.trends.lock();
         let sources = Sources { loaded, memory: &residency.models, trends: &trends, most_reason };
         let (models, models_left_out) = models(states, &sources);
         drop(trends);
-        OverviewAnswer {
+        OverviewResponse {
             server: ServerState {
                 name: server_name.clone(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -260,7 +260,7 @@ impl Usage {
 #[derive(Serialize)]
 struct Written<'a> {
     #[serde(flatten)]
-    answer: OverviewAnswer,
+    answer: OverviewResponse,
     #[serde(skip_serializing_if = "Option::is_none")]
     timeline: Option<Excerpt<'a>>,
 }

@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::HashMap, sync::Arc};
 use paternoster_observe::{BatchStats, LoadSample, ModelMemory, RecentLoad, Trends};
 use paternoster_repository::{IndexEntry, ModelVersion};
 
-use super::answer::{Attention, BatchSize, History, ModelOverview};
+use super::response::{Attention, BatchSize, History, ModelOverview};
 
 /// Maximum number of model versions shown.
 pub(super) const MOST_MODELS: usize = 512;
@@ -123,7 +123,7 @@ fn history(samples: &[LoadSample]) -> History {
     }
 }
 
-/// Rounds to as many digits as anybody reads, so that the answer stays short.
+/// Rounds to as many digits as anybody reads, so that the response stays short.
 fn rounded(value: f64) -> f64 {
     if value == 0.0 {
         return 0.0;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     super::fixture::Fixture,
-    answer::{ModelOverview, OverviewAnswer},
+    response::{ModelOverview, OverviewResponse},
     *,
 };
 
@@ -108,7 +108,7 @@ async fn one_model_can_be_asked_for_without_recording_batches() {
 async fn the_answer_is_read_back_as_it_was_written() {
     let (_fixture, _, overview) = overview().await;
     let (_, shown) = asked(&overview).await;
-    let read: OverviewAnswer = serde_json::from_value(shown).expect("the same types");
+    let read: OverviewResponse = serde_json::from_value(shown).expect("the same types");
     assert_eq!((read.models.len(), read.recent_seconds), (5, RECENT_SAMPLES));
 }
 

@@ -47,7 +47,7 @@ async fn start_with(budgets: Budgets, config: HttpConfig, timeline: Timeline) ->
     Started { server: server.expect("a free port"), fixture }
 }
 
-/// Sends one request on its own connection. Returns status, headers and body of the answer.
+/// Sends one request on its own connection. Returns status, headers and body of the response.
 async fn call(address: SocketAddr, method: &str, path: &str) -> (u16, String, String) {
     let request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     let answer = exchange(address, request.as_bytes()).await;
@@ -430,7 +430,7 @@ async fn post(address: SocketAddr, path: &str, headers: &[(&str, &str)], body: &
     send(address, &[head.as_bytes(), body].concat()).await
 }
 
-/// Sends bytes and returns the answer, after which the server closes the connection.
+/// Sends bytes and returns the response, after which the server closes the connection.
 async fn send(address: SocketAddr, request: &[u8]) -> Answer {
     let mut stream = TcpStream::connect(address).await.expect("the server listens");
     // A server that rejects early need not read everything.

@@ -94,7 +94,7 @@ impl Secured {
         TlsConnector::from(Arc::new(config)).connect(name, stream).await
     }
 
-    /// Returns the answer to a request on its own connection, as text.
+    /// Returns the response to a request on its own connection, as text.
     async fn ask(&self, client: Client, method: &str, path: &str) -> io::Result<String> {
         let mut stream = self.connect(client).await?;
         let head =

@@ -48,7 +48,7 @@ struct Content {
 }
 
 #[derive(Serialize)]
-struct EmbedAnswer {
+struct EmbedResponse {
     id: &'static str,
     response_type: &'static str,
     embeddings: ByType,
@@ -110,7 +110,7 @@ async fn answer(api: &Api, request: Request) -> Result<Response, Fault> {
     span::asked(&received.span, &version.spec().name, "", "");
     let prompt = prompt.iter().find(|name| has_prompt(&version, name)).map(|name| (*name).to_owned());
     let treatment = Treatment { list, prompt, truncate, dimensions, ..Treatment::default() };
-    // The answer has the texts too.
+    // The response has the texts too.
     received.reserve(texts.iter().map(|text| size_of::<Item>() + text.len()).sum()).await?;
     let items = texts.iter().map(|text| Item::Text(text.clone())).collect();
     let rows = run::run(api, &mut received, &version, Wanted::Vectors, (items, treatment)).await?;
@@ -119,7 +119,7 @@ async fn answer(api: &Api, request: Request) -> Result<Response, Fault> {
         rows.iter().map(|row| row.values().len()).sum::<usize>() + texts.iter().map(String::len).sum::<usize>();
     let embeddings = ByType { float: rows.into_iter().map(Vector).collect() };
     let meta = json!({ "api_version": { "version": "2" }, "billed_units": { "input_tokens": tokens } });
-    let answer = EmbedAnswer { id: "", response_type: "embeddings_by_type", embeddings, texts, meta };
+    let answer = EmbedResponse { id: "", response_type: "embeddings_by_type", embeddings, texts, meta };
     send(api, &mut received, elements, answer).await
 }
 

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::span;
 
-/// Texts that run at a time. The answer takes far more memory than that of `/embed`, and is reserved as it grows.
+/// Texts that run at a time. The response takes far more memory than that of `/embed`, and is reserved as it grows.
 const MOST_AT_A_TIME: usize = 64;
 
 /// How much memory the vectors of a text take for each byte of them, while they are checked and written.

@@ -1,4 +1,4 @@
-//! Why a request has no answer.
+//! Why a request has no response.
 
 use http::StatusCode;
 use paternoster_executor::InferError;
@@ -6,7 +6,7 @@ use paternoster_wire::{Kind, RequestError};
 
 use super::super::Problem;
 
-/// Why a request has no answer, whatever the interface.
+/// Why a request has no response, whatever the interface.
 #[derive(Debug)]
 pub(super) enum Fault {
     /// No model can answer it, or none of this name.

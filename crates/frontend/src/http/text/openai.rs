@@ -67,7 +67,7 @@ impl Visitor<'_> for EncodingVisitor {
 }
 
 #[derive(Serialize)]
-struct EmbeddingsAnswer {
+struct EmbeddingsResponse {
     object: &'static str,
     data: Vec<Embedding>,
     model: String,
@@ -143,7 +143,7 @@ async fn answer(api: &Api, request: Request) -> Result<Response, Fault> {
     let embedding = |(index, row)| Embedding { object: "embedding", index, embedding: Vector(row, format) };
     let data = rows.into_iter().enumerate().map(embedding).collect();
     let usage = Usage { prompt_tokens: tokens, total_tokens: tokens };
-    send(api, &mut received, elements, EmbeddingsAnswer { object: "list", data, model, usage }).await
+    send(api, &mut received, elements, EmbeddingsResponse { object: "list", data, model, usage }).await
 }
 
 /// Answers `GET /v1/models`: the models that take texts.

@@ -38,7 +38,7 @@ enum Document {
 }
 
 #[derive(Serialize)]
-struct RerankAnswer {
+struct RerankResponse {
     id: &'static str,
     object: &'static str,
     model: String,
@@ -112,7 +112,7 @@ async fn answer(api: &Api, request: Request) -> Result<Response, Fault> {
     };
     let results: Vec<Ranked> = ranked.into_iter().map(result).collect();
     let elements = results.iter().map(|one| 1 + one.document.as_ref().map_or(0, |document| document.text.len())).sum();
-    let answer = RerankAnswer {
+    let answer = RerankResponse {
         id: "",
         object: "list",
         model,

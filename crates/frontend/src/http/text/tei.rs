@@ -232,7 +232,7 @@ async fn reranked(api: &Api, mut received: Received<RerankRequest>) -> Result<Re
     send(api, &mut received, elements, ranked).await
 }
 
-/// Returns texts that go into the answer, which are reserved; none if they do not.
+/// Returns texts that go into the response, which are reserved; none if they do not.
 pub(super) async fn copied_if<T>(
     received: &mut Received<T>,
     wanted: bool,

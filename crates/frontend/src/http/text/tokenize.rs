@@ -32,7 +32,7 @@ const DECODED_FOR_EACH_BYTE: usize = 16;
 /// Bytes that are built for each token of a list, beside its text.
 const DECODED_FOR_EACH_TOKEN: usize = 128;
 
-/// The numbers in an answer for each token, as [`send`] counts them.
+/// The numbers in a response for each token, as [`send`] counts them.
 const NUMBERS_OF_A_TOKEN: usize = 16;
 
 #[derive(Deserialize)]
@@ -50,7 +50,7 @@ struct DecodeRequest {
     skip_special_tokens: Option<bool>,
 }
 
-/// A token in an answer. The tokens that the tokenizer added have no place in the text.
+/// A token in a response. The tokens that the tokenizer added have no place in the text.
 #[derive(Serialize)]
 struct Token<'a> {
     id: u32,

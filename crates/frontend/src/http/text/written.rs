@@ -1,4 +1,4 @@
-//! The JSON of an answer. Its memory is reserved before it is written.
+//! The JSON of a response. Its memory is reserved before it is written.
 
 use std::{
     collections::VecDeque,
@@ -12,7 +12,7 @@ use paternoster_observe::budget::Reservation;
 use serde::Serialize;
 
 use super::{
-    super::{Problem, answer::Answer, api::Api, body},
+    super::{Problem, api::Api, body, unsent_response::UnsentResponse},
     fault::Fault,
     run::Received,
 };
@@ -21,9 +21,9 @@ use super::{
 const PART_BYTES: (usize, usize) = (1 << 10, 256 << 10);
 
 /// Answers of at least this many numbers are written by a worker.
-const LARGE_ANSWER_ELEMENTS: usize = 4 << 10;
+const LARGE_RESPONSE_ELEMENTS: usize = 4 << 10;
 
-/// Sends an answer of JSON, written by a worker if it is large. It is reserved as it grows, until it waits to be sent.
+/// Sends a response of JSON, written by a worker if it is large. It is reserved as it grows, until it waits to be sent.
 pub(super) async fn send<R>(
     api: &Api,
     received: &mut Received<R>,
@@ -38,13 +38,13 @@ pub(super) async fn send<R>(
         let answer = match packing {
             Some(encoding) => {
                 body::grow_now(&mut held, parts.iter().map(Bytes::len).sum())?;
-                Answer::json_of(parts).packed(encoding)
+                UnsentResponse::json_of(parts).packed(encoding)
             }
-            None => Answer::json_of(parts),
+            None => UnsentResponse::json_of(parts),
         };
         Ok::<_, Fault>((answer, held))
     };
-    let (answer, held) = if elements < LARGE_ANSWER_ELEMENTS {
+    let (answer, held) = if elements < LARGE_RESPONSE_ELEMENTS {
         write()?
     } else {
         api.workers.run(elements * size_of::<f32>(), write).await.map_err(Problem::from)??
@@ -53,7 +53,7 @@ pub(super) async fn send<R>(
     Ok(answer.into_response(&holds.backlog)?)
 }
 
-/// Writes an answer, in parts. What they take is added to `held`.
+/// Writes a response, in parts. What they take is added to `held`.
 ///
 /// # Errors
 /// If there is no room for it.

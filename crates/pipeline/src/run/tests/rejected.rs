@@ -30,7 +30,7 @@ impl Gated {
         gated
     }
 
-    /// Sends a request without waiting for its answer.
+    /// Sends a request without waiting for its response.
     fn send(&self) {
         let answer = self.pipeline.submit(request(None));
         tokio::spawn(answer);

@@ -7,15 +7,15 @@ use tokio::{sync::Mutex, task::spawn_blocking, time::Instant};
 
 use super::Problem;
 
-/// Computes an answer and shares it.
+/// Computes a response and shares it.
 #[derive(Clone, Default)]
-pub(super) struct SharedAnswer {
+pub(super) struct SharedResponse {
     /// The last answer, and when its computation began. Locked while one is computed.
     last: Arc<Mutex<Option<(Instant, Bytes)>>>,
 }
 
-impl SharedAnswer {
-    /// Returns an answer whose computation began at most `age` before the call. Clients that wait for a computation
+impl SharedResponse {
+    /// Returns a response whose computation began at most `age` before the call. Clients that wait for a computation
     /// share the next one.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ mod tests {
 
     #[tokio::test]
     async fn those_who_wait_share_the_next_computation_and_clients_that_leave_start_no_other() {
-        let (shared, count) = (SharedAnswer::default(), Arc::new(AtomicUsize::new(0)));
+        let (shared, count) = (SharedResponse::default(), Arc::new(AtomicUsize::new(0)));
         let (release, released) = channel::<()>();
         let first = {
             let (shared, count) = (shared.clone(), Arc::clone(&count));

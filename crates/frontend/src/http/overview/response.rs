@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// The state of a server and its models.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct OverviewAnswer {
+pub struct OverviewResponse {
     /// The server.
     pub server: ServerState,
     /// What all clients together hold.

@@ -1,4 +1,4 @@
-//! Reference answers: collected one request at a time, before the load starts, and compared with every answer under
+//! Reference answers: collected one request at a time, before the load starts, and compared with every response under
 //! load.
 
 use std::{
@@ -12,7 +12,7 @@ use std::{
 use paternoster_executor::OutputTensor;
 use paternoster_model::{CorrelationId, DataType, InSequence};
 
-use crate::{Answer, Target, samples::Sample, target::PendingAnswer};
+use crate::{ResponseTensors, Target, samples::Sample, target::PendingResponse};
 
 /// Default tolerance: maximum difference from the reference answer, relative to the root mean square of the output.
 const TOLERANCE: f64 = 1e-4;
@@ -99,7 +99,7 @@ impl CheckedRequests {
 
     /// Sends the request with this number, in the sequence `id` if the target has sequences. Numbers beyond the last
     /// sample start again at the first.
-    pub fn send(&self, target: &Target, id: u64, number: usize) -> PendingAnswer {
+    pub fn send(&self, target: &Target, id: u64, number: usize) -> PendingResponse {
         let sequence = self.sequence_length.map(|length| {
             let step = number % length;
             InSequence { id: CorrelationId::Number(id), starts: step == 0, ends: step + 1 == length }
@@ -112,7 +112,7 @@ impl CheckedRequests {
         self.samples.len()
     }
 
-    /// Compares an answer with the reference of the request with this number.
+    /// Compares a response with the reference of the request with this number.
     ///
     /// # Errors
     /// A description of the difference, if it exceeds the tolerance: by default 1e-4 of the root mean square of the
@@ -126,7 +126,7 @@ impl CheckedRequests {
     }
 }
 
-fn expectations(target: &Target, answer: Answer, tolerance: Option<f64>) -> Vec<Expected> {
+fn expectations(target: &Target, answer: ResponseTensors, tolerance: Option<f64>) -> Vec<Expected> {
     let ports = target.ports().outputs.iter();
     ports.zip(answer).map(|(port, tensor)| Expected::new(&port.name, port.datatype, tensor, tolerance)).collect()
 }

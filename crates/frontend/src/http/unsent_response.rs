@@ -31,7 +31,7 @@ use crate::{intake::Encoding, unsent::admitted};
 pub(super) const JSON_LENGTH: &str = "inference-header-content-length";
 
 /// A response that has not been sent.
-pub(super) struct Answer {
+pub(super) struct UnsentResponse {
     kind: &'static str,
     /// Uncompressed length of the JSON, if binary data follows it.
     json_bytes: Option<usize>,
@@ -41,9 +41,9 @@ pub(super) struct Answer {
     trace: Option<Arc<RequestTrace>>,
 }
 
-impl Answer {
+impl UnsentResponse {
     /// Creates the response to an inference request.
-    pub(super) fn inference(json::Reply { json, binary }: json::Reply) -> Self {
+    pub(super) fn inference(json::JsonResponse { json, binary }: json::JsonResponse) -> Self {
         let (kind, json_bytes) =
             if binary.is_empty() { ("application/json", None) } else { ("application/octet-stream", Some(json.len())) };
         let mut parts = VecDeque::from(binary);
@@ -80,7 +80,7 @@ impl Answer {
     /// Converts to an HTTP response. Its parts count in the backlog until they have been sent.
     ///
     /// # Errors
-    /// 503 if too many replies wait in the process.
+    /// 503 if too many responses wait in the process.
     pub(super) fn into_response(self, backlog: &Arc<Backlog>) -> Result<Response, Problem> {
         let parts = self.parts.into_iter().filter(|part| !part.is_empty()).map(|part| admitted(part, backlog));
         let parts = parts.collect::<Result<VecDeque<Bytes>, _>>();

@@ -1,4 +1,4 @@
-//! Replies to the requests of a stream, and the order of responses of decoupled models.
+//! Responses to the requests of a stream, and the order of responses of decoupled models.
 
 use std::{
     pin::Pin,
@@ -10,14 +10,14 @@ use paternoster_executor::{InferError, Response};
 use paternoster_observe::trace::RequestTrace;
 use paternoster_pipeline::Responses;
 use paternoster_repository::ModelVersion;
-use paternoster_wire::{ReplyPlan, RequestError, encode, pb, stream};
+use paternoster_wire::{RequestError, ResponsePlan, encode, pb, stream};
 use tokio_stream::Stream;
 use tracing::Span;
 
 use crate::{clients::ClientPlace, intake::Held, span, trace::responded};
 
 /// A reply to a request.
-pub(super) enum Answer {
+pub(super) enum StreamedResponse {
     Reply(pb::ModelStreamInferResponse),
     Refused(RequestError),
     Failed(Arc<ModelVersion>, RequestError),
@@ -32,7 +32,7 @@ pub(super) enum Answer {
 pub(super) struct Decoupled {
     pub(super) version: Arc<ModelVersion>,
     pub(super) responses: Responses,
-    pub(super) reply: ReplyPlan,
+    pub(super) reply: ResponsePlan,
     /// Bytes of the request.
     pub(super) bytes: usize,
     pub(super) state: DecoupledState,
@@ -50,7 +50,7 @@ pub(super) enum DecoupledState {
 
 /// An event of a decoupled request.
 pub(super) enum DecoupledEvent {
-    Answer(Answer),
+    Answer(StreamedResponse),
     /// Nothing follows; `bytes` are those of the request.
     Over {
         bytes: usize,
@@ -75,7 +75,7 @@ impl Stream for Decoupled {
             }
             if self.reply.enable_empty_final_response {
                 let last = stream::empty_final(self.version.spec(), &self.reply);
-                return Poll::Ready(Some(DecoupledEvent::Answer(Answer::Reply(last))));
+                return Poll::Ready(Some(DecoupledEvent::Answer(StreamedResponse::Reply(last))));
             }
         }
         if self.state == DecoupledState::Ended {
@@ -88,12 +88,12 @@ impl Stream for Decoupled {
 
 pub(super) fn conclude(
     version: &Arc<ModelVersion>,
-    reply: &ReplyPlan,
+    reply: &ResponsePlan,
     trace: Option<&Arc<RequestTrace>>,
     span: &Span,
     result: Result<Response, InferError>,
     last: bool,
-) -> Answer {
+) -> StreamedResponse {
     let _sending = trace.map(|trace| {
         responded(trace, version, &result);
         trace.sending()
@@ -103,10 +103,14 @@ pub(super) fn conclude(
         .map_err(|error| RequestError::from_infer(&error, &reply.id))
         .and_then(|response| encode::encode(version.spec(), reply, response));
     match encoded {
-        Ok(response) => Answer::Reply(stream::success(response, last)),
+        Ok(response) => StreamedResponse::Reply(stream::success(response, last)),
         Err(error) => {
             span::refused(span, error.kind().code(), error.message());
-            if is_refusal { Answer::Refused(error) } else { Answer::Failed(Arc::clone(version), error) }
+            if is_refusal {
+                StreamedResponse::Refused(error)
+            } else {
+                StreamedResponse::Failed(Arc::clone(version), error)
+            }
         }
     }
 }

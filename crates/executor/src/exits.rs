@@ -1,4 +1,4 @@
-//! Converts the outputs of a stage to pieces of its requests' replies, and determines which rows leave the pipeline
+//! Converts the outputs of a stage to pieces of its requests' responses, and determines which rows leave the pipeline
 //! early.
 
 use paternoster_engine::BatchOutput;
@@ -12,7 +12,7 @@ use super::{
 };
 
 /// A task of a stage that has run.
-pub(super) struct Answers<'a> {
+pub(super) struct RanStage<'a> {
     pub(super) spec: &'a ModelSpec,
     pub(super) stages: &'a Stages,
     pub(super) number: usize,
@@ -33,7 +33,7 @@ struct Fate {
     exit: Option<usize>,
 }
 
-impl Answers<'_> {
+impl RanStage<'_> {
     /// Returns, for each row, the first exit whose threshold its value reaches. `values` returns an output's data.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl Answers<'_> {
         outcomes.collect()
     }
 
-    /// Returns the pieces of the replies, each with its part's number.
+    /// Returns the pieces of the responses, each with its part's number.
     ///
     /// # Errors
     /// If an output does not match the specification.
@@ -97,7 +97,7 @@ impl Answers<'_> {
             }
         }
         if !stage.exits.is_empty() {
-            self.answer_exits(&self.fates(taken), outputs, &mut pieces)?;
+            self.pieces_by_exit(&self.fates(taken), outputs, &mut pieces)?;
         }
         Ok(pieces)
     }
@@ -116,7 +116,7 @@ impl Answers<'_> {
     }
 
     /// Adds the outputs of rows that take an exit, as named by the exit.
-    fn answer_exits(
+    fn pieces_by_exit(
         &self,
         fates: &[Fate],
         outputs: &[BatchOutput],

@@ -19,7 +19,7 @@ impl StepContext<'_> {
         }
     }
 
-    /// Ends a request that has no work left. Its reply may be held for order; a cancelled or expired request ends at
+    /// Ends a request that has no work left. Its response may be held for order; a cancelled or expired request ends at
     /// once, since its client no longer waits.
     pub(super) fn end(&mut self, request_ix: RequestIx, end: End) {
         self.unqueue(request_ix);
@@ -29,10 +29,10 @@ impl StepContext<'_> {
         } else {
             self.finish(request_ix, end);
         }
-        self.release_replies();
+        self.release_responses();
     }
 
-    /// Marks a request as over and holds its reply in `state`.
+    /// Marks a request as over and holds its response in `state`.
     pub(super) fn hold(&mut self, request_ix: RequestIx, state: RequestState) {
         self.ledger[request_ix].state = state;
         // The client's deadline still counts; the queue timeout no longer does.
@@ -43,8 +43,8 @@ impl StepContext<'_> {
         }
     }
 
-    /// Releases the replies of merged requests, after all requests of the merge have run. A reply may still be held for
-    /// an earlier request.
+    /// Releases the responses of merged requests, after all requests of the merge have run. A response may still be
+    /// held for an earlier request.
     pub(super) fn release_merged(&mut self, merged: impl IntoIterator<Item = RequestIx>) {
         for request_ix in merged {
             let RequestState::Merged(end) = self.ledger[request_ix].state else { continue };
@@ -54,11 +54,11 @@ impl StepContext<'_> {
                 self.finish(request_ix, end);
             }
         }
-        self.release_replies();
+        self.release_responses();
     }
 
-    /// Releases held replies until the first request in order has no held end.
-    fn release_replies(&mut self) {
+    /// Releases held responses until the first request in order has no held end.
+    fn release_responses(&mut self) {
         while let Some(request_ix) = self.version.order.as_ref().and_then(List::head) {
             while self.ledger[request_ix].unsent > 0 {
                 self.ledger[request_ix].unsent -= 1;
@@ -97,7 +97,7 @@ impl StepContext<'_> {
 }
 
 impl Version {
-    /// Whether the reply of a request must wait for an earlier request.
+    /// Whether the response of a request must wait for an earlier request.
     fn is_behind_another(&self, request_ix: RequestIx) -> bool {
         self.order.as_ref().is_some_and(|order| order.head() != Some(request_ix))
     }

@@ -16,12 +16,12 @@ use crate::{
     },
 };
 
-/// Maximum size of a reply's JSON in bytes, the same as of a gRPC message.
+/// Maximum size of a response's JSON in bytes, the same as of a gRPC message.
 const MOST_JSON_BYTES: usize = i32::MAX as usize;
 
-/// A reply.
+/// A response.
 #[derive(Clone, Debug, Default)]
-pub struct Reply {
+pub struct JsonResponse {
     /// The JSON.
     pub json: Vec<u8>,
     /// The outputs sent as binary data, which follow the JSON and share the batch's memory.
@@ -32,9 +32,9 @@ pub struct Reply {
 ///
 /// # Errors
 /// INVALID_ARGUMENT for an output that has no JSON form or is too long.
-pub fn reply(response: ModelInferResponse, forms: &Forms) -> Result<Reply, RequestError> {
+pub fn response(response: ModelInferResponse, forms: &Forms) -> Result<JsonResponse, RequestError> {
     let ModelInferResponse { model_name, model_version, id, parameters, outputs, raw_output_contents } = response;
-    let mut reply = Reply::default();
+    let mut reply = JsonResponse::default();
     let json = &mut reply.json;
     write_names(&id, &model_name, &model_version, json);
     if !parameters.is_empty() {
@@ -79,7 +79,12 @@ pub(super) fn write_data(data: &[u8], datatype: &str, json: &mut Vec<u8>) -> Res
     elements::write(data, datatype, json, MOST_JSON_BYTES)
 }
 
-fn write_output(output: &InferOutputTensor, data: Bytes, binary: bool, reply: &mut Reply) -> Result<(), WriteFault> {
+fn write_output(
+    output: &InferOutputTensor,
+    data: Bytes,
+    binary: bool,
+    reply: &mut JsonResponse,
+) -> Result<(), WriteFault> {
     let json = &mut reply.json;
     json.push(b'{');
     field("name", &output.name, json);
