@@ -9,7 +9,7 @@ use paternoster_device::cuda::{
     libraries::{self, LoadedLibrary},
 };
 use paternoster_executor::{CardsOptions, Pool};
-use paternoster_observe::WatchedCards;
+use paternoster_exporters::WatchedCards;
 use paternoster_profile::default_directory;
 use tracing::{info, warn};
 

@@ -27,6 +27,9 @@ const QUEUE: usize = 1;
 const CACHE_HIT: usize = 5;
 const CACHE_MISS: usize = 6;
 
+/// Name of the histogram of first responses, under which models configure their own bounds.
+pub const FIRST_RESPONSE_HISTOGRAM: &str = "nv_inference_first_response_histogram_ms";
+
 /// Default bounds of the time to the first response, in milliseconds.
 const FIRST_RESPONSE_BOUNDS_MS: [f64; 4] = [100.0, 500.0, 2_000.0, 5_000.0];
 

@@ -1,20 +1,17 @@
-//! Statistics, Prometheus metrics, traces, logging and budgets. Any crate may use it but `batching`.
+//! Statistics, timelines, traces, logging and budgets. Any crate may use it but `batching`.
 //!
 //! [`ObservedRequest`] is the record of one request: each event of its life is reported there, and goes to statistics,
 //! timeline and trace. [`RequestEnd`] says how it ended, in the words of all three. [`ModelStats`] counts the requests
-//! of a loaded version, [`PoolStats`] the scheduler's work, [`RepositoryStats`] the repository's
-//! disk accesses and loads on demand.
-//! [`Metrics`] renders them as Prometheus text at scrape time, and [`Trends`] keeps the load of the last minute.
-//! [`timeline`] records requests and tasks one by one,
+//! of a loaded version, [`PoolStats`] the scheduler's work, [`RepositoryStats`] the repository's disk accesses and
+//! loads on demand. [`Trends`] keeps the load of the last minute. [`timeline`] records requests and tasks one by one,
 //! [`trace`] the course of single requests, and [`Logging`] installs the log and changes its settings at run time.
-//! [`budget`] limits what all clients hold together; [`Charge`] is the account of one request and what is derived
-//! from it. This crate makes no decisions, and does not know the wire, the
-//! repository or the executor; the list of loaded versions is passed in as a closure.
+//! [`budget`] limits what all clients hold together; [`Charge`] is the account of one request and what is derived from
+//! it. This crate makes no decisions, and does not know the wire, the repository or the executor. `exporters` passes
+//! its counters on as metrics, and traces as spans.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod budget;
-mod cards;
 mod charge;
 mod end;
 mod histogram;
@@ -24,7 +21,6 @@ mod log_fields;
 mod log_format;
 mod logging;
 mod machine;
-mod metrics;
 mod pool;
 mod repository;
 mod request;
@@ -37,22 +33,20 @@ mod timings;
 pub mod trace;
 mod trends;
 
-pub use cards::WatchedCards;
 pub use charge::{Charge, MAX_STEPS_WITHIN, RequestBudgets, TooManySteps};
 pub use end::{FailureCounts, FailureReason, RequestEnd};
 pub use histogram::Histogram;
 pub use hit::ObservedHit;
-pub use latencies::{LatencyMetrics, LatencyReading, SummaryReading, VersionLatencies};
+pub use latencies::{FIRST_RESPONSE_HISTOGRAM, LatencyMetrics, LatencyReading, SummaryReading, VersionLatencies};
 pub use log_format::LogFormat;
 pub use logging::{LogOptions, LogSettingError, LogStartError, LogValue, Logging, MAX_VERBOSE_LEVEL};
-pub use machine::{instructions, machine, memory_bytes, open_files_limit};
-pub use metrics::{FIRST_RESPONSE_HISTOGRAM, LoadedVersion, MachineMetrics, Metrics};
+pub use machine::{Machine, Memory, instructions, machine, memory_bytes, open_files_limit};
 pub use pool::{LaneCounts, PoolSnapshot, PoolStats, ResourceReading};
 pub use repository::{ModelMemory, RepositoryStats, ResidencyReading, ResidencyStats, StartCacheReading};
 pub use request::{ObservedRequest, ObservedVersion, StepOf};
 pub use snapshot::{BatchStats, InferenceStats, ResponseStats, StatsSnapshot, Tally};
 pub use stages::{MetaCounters, StageReading, StageStats};
-pub use stats::{CardMemory, ModelStats, ShadowResult, TokenCounts, VersionReading};
+pub use stats::{CardMemory, LoadedVersion, ModelStats, ShadowResult, TokenCounts, VersionReading};
 pub use steps::ObservedSteps;
 pub use timings::{ExecutionTimings, RequestTimings, StepTimings, TaskRun};
 pub use trends::{LoadSample, MOST_TRENDS, RECENT_SAMPLES, RecentLoad, TREND_SAMPLES, Trends};

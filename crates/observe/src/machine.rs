@@ -63,7 +63,7 @@ fn processor(cpuinfo: &str) -> Option<&str> {
 
 /// Reads the machine's load. Keeps the last reading, because utilization is a difference of two.
 #[derive(Debug)]
-pub(super) struct Machine {
+pub struct Machine {
     last: Mutex<CpuTimes>,
 }
 
@@ -78,27 +78,30 @@ struct CpuTimes {
 
 /// Memory of the machine in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Memory {
+pub struct Memory {
+    /// Memory that it has.
     pub total: u64,
     /// Memory that is not available to programs: the total less what the kernel reports as available.
     pub used: u64,
 }
 
 impl Machine {
-    pub(super) fn new() -> Self {
+    /// Takes the first reading, from which utilization counts.
+    pub fn start() -> Self {
         let first = fs::read_to_string("/proc/stat").ok().and_then(|text| cpu_times(&text));
         Self { last: Mutex::new(first.unwrap_or_default()) }
     }
 
     /// Returns the fraction of all CPUs in use since the last call, 0 to 1.
-    pub(super) fn cpu_utilization(&self) -> Option<f64> {
+    pub fn cpu_utilization(&self) -> Option<f64> {
         let now = cpu_times(&fs::read_to_string("/proc/stat").ok()?)?;
         let mut last = self.last.lock();
         *last = last.then(now);
         Some(last.utilization)
     }
 
-    pub(super) fn memory() -> Option<Memory> {
+    /// Returns the memory now.
+    pub fn memory() -> Option<Memory> {
         memory(&fs::read_to_string("/proc/meminfo").ok()?)
     }
 }

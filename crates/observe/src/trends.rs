@@ -10,9 +10,8 @@ use std::{
 
 use super::{
     histogram::Histogram,
-    metrics::LoadedVersion,
     snapshot::Tally,
-    stats::{LoadCounts, ModelStats},
+    stats::{LoadCounts, LoadedVersion, ModelStats},
 };
 
 /// Maximum number of versions with a trend. Each takes about 5 KB, so all together 2.6 MB.

@@ -15,6 +15,7 @@ use clap::{Args, ValueEnum};
 use paternoster_frontend::Host;
 use paternoster_observe::LatencyMetrics;
 
+pub(super) use self::tracing::TraceChoice;
 pub use self::{
     grpc::{Compression, GrpcArgs},
     http::HttpArgs,

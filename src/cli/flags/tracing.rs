@@ -4,10 +4,8 @@ use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use clap::Args;
 use http::Uri;
-use paternoster_observe::trace::{
-    OtlpOptions, TraceLevel, TraceMode, TraceOptions, TraceSettingError, TraceSettings, collector_url, parse_count,
-    parse_number,
-};
+use paternoster_exporters::{OtlpOptions, collector_url};
+use paternoster_observe::trace::{TraceLevel, TraceMode, TraceSettingError, TraceSettings, parse_count, parse_number};
 
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Traces")]
@@ -40,6 +38,19 @@ pub struct TraceArgs {
     /// Older form of --trace-config=triton,log-frequency=N
     #[arg(id = "trace-log-frequency", long, value_name = "N", value_parser = log_frequency, hide = true)]
     pub log_frequency: Option<u32>,
+}
+
+/// How the server traces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TraceChoice {
+    /// Destination of traces.
+    pub mode: TraceMode,
+    /// The server's settings, to which others fall back.
+    pub settings: TraceSettings,
+    /// The file for mode `triton`.
+    pub file: Option<PathBuf>,
+    /// Export options for mode `opentelemetry`.
+    pub otlp: OtlpOptions,
 }
 
 /// The settings of one `--trace-config`, in order.
@@ -158,17 +169,17 @@ fn message(error: TraceSettingError) -> String {
 
 impl TraceArgs {
     /// Returns how the server traces. Older flags apply first, then each `--trace-config`; the last single value wins.
-    pub fn options(&self) -> TraceOptions {
+    pub fn choice(&self) -> TraceChoice {
         let Self { config, file, levels, rate, count, log_frequency } = self;
         let older = levels.iter().map(|name| TraceFlag::Level(name.clone()));
         let older = older.chain(rate.map(TraceFlag::Rate)).chain(count.map(|count| TraceFlag::Count(count.0)));
         let older = older.chain(log_frequency.map(TraceFlag::LogFrequency)).chain(file.clone().map(TraceFlag::File));
         let flags = older.chain(config.iter().flat_map(|config| config.0.iter().cloned()));
 
-        let mut options = TraceOptions::default();
+        let mut choice = TraceChoice::default();
         let mut is_off = false;
         for flag in flags {
-            let TraceSettings { level, rate, count, log_frequency } = &mut options.settings;
+            let TraceSettings { level, rate, count, log_frequency } = &mut choice.settings;
             match flag {
                 TraceFlag::Level(name) => {
                     is_off |= name == "OFF";
@@ -178,24 +189,24 @@ impl TraceArgs {
                 TraceFlag::Rate(given) => *rate = given,
                 TraceFlag::Count(given) => *count = given,
                 TraceFlag::LogFrequency(given) => *log_frequency = given,
-                TraceFlag::Mode(given) => options.mode = given,
-                TraceFlag::File(given) => options.file = Some(given),
-                TraceFlag::Url(given) => options.otlp.url = Some(given),
-                TraceFlag::Resource(key, value) => options.otlp.resource.push((key, value)),
-                TraceFlag::MaxQueueSize(given) => options.otlp.max_queue_size = Some(given),
-                TraceFlag::ScheduleDelay(given) => options.otlp.schedule_delay = Some(given),
-                TraceFlag::MaxExportBatchSize(given) => options.otlp.max_export_batch_size = Some(given),
+                TraceFlag::Mode(given) => choice.mode = given,
+                TraceFlag::File(given) => choice.file = Some(given),
+                TraceFlag::Url(given) => choice.otlp.url = Some(given),
+                TraceFlag::Resource(key, value) => choice.otlp.resource.push((key, value)),
+                TraceFlag::MaxQueueSize(given) => choice.otlp.max_queue_size = Some(given),
+                TraceFlag::ScheduleDelay(given) => choice.otlp.schedule_delay = Some(given),
+                TraceFlag::MaxExportBatchSize(given) => choice.otlp.max_export_batch_size = Some(given),
             }
         }
         if is_off {
-            options.settings.level = TraceLevel::OFF;
+            choice.settings.level = TraceLevel::OFF;
         }
-        options
+        choice
     }
 
     /// Returns the settings that have no effect, each as its flag with the reason.
     pub(super) fn idle(&self) -> Vec<(String, &'static str)> {
-        let TraceOptions { mode, settings, file, otlp } = self.options();
+        let TraceChoice { mode, settings, file, otlp } = self.choice();
         let mut idle = Vec::new();
         if mode == TraceMode::Triton && !settings.level.is_off() && file.is_none() {
             idle.push(("--trace-config=level".to_owned(), "there is no triton,file=FILE to write traces to"));
@@ -225,9 +236,9 @@ mod tests {
         args: TraceArgs,
     }
 
-    fn options(given: &[&str]) -> TraceOptions {
+    fn choice(given: &[&str]) -> TraceChoice {
         let flags = Flags::try_parse_from([&["test"], given].concat()).unwrap_or_else(|error| panic!("{error}"));
-        flags.args.options()
+        flags.args.choice()
     }
 
     fn refusal(given: &str) -> String {
@@ -236,7 +247,7 @@ mod tests {
 
     #[test]
     fn one_flag_may_hold_all_settings_and_each_may_have_its_own() {
-        let expected = TraceOptions {
+        let expected = TraceChoice {
             mode: TraceMode::Triton,
             settings: TraceSettings {
                 level: TraceLevel { timestamps: true, tensors: true },
@@ -249,7 +260,7 @@ mod tests {
         };
         let together = "--trace-config=level=TIMESTAMPS,level=TENSORS,rate=100,count=7,file=/tmp/trace.json,\
                         log-frequency=50,mode=triton";
-        assert_eq!(options(&[together]), expected);
+        assert_eq!(choice(&[together]), expected);
         let apart = [
             "--trace-config",
             "triton,file=/tmp/trace.json",
@@ -259,7 +270,7 @@ mod tests {
             "--trace-config=rate=100",
             "--trace-config=count=7",
         ];
-        assert_eq!(options(&apart), expected);
+        assert_eq!(choice(&apart), expected);
         let older = [
             "--trace-file=/tmp/trace.json",
             "--trace-level=TIMESTAMPS",
@@ -268,13 +279,13 @@ mod tests {
             "--trace-count=7",
             "--trace-log-frequency=50",
         ];
-        assert_eq!(options(&older), expected);
-        assert_eq!(options(&["--trace-count", "-1"]).settings.count, None);
+        assert_eq!(choice(&older), expected);
+        assert_eq!(choice(&["--trace-count", "-1"]).settings.count, None);
         assert_eq!(
-            options(&["--trace-config=level=OFF", "--trace-config=level=TENSORS"]).settings.level,
+            choice(&["--trace-config=level=OFF", "--trace-config=level=TENSORS"]).settings.level,
             TraceLevel::OFF
         );
-        assert_eq!(options(&[]), TraceOptions::default());
+        assert_eq!(choice(&[]), TraceChoice::default());
     }
 
     #[test]
@@ -287,8 +298,8 @@ mod tests {
             "--trace-config=opentelemetry,resource=service.version=1=2",
             "--trace-config=opentelemetry,bsp_max_queue_size=9,bsp_schedule_delay=100,bsp_max_export_batch_size=3",
         ];
-        let options = options(&given);
-        assert_eq!(options.mode, TraceMode::OpenTelemetry);
+        let choice = choice(&given);
+        assert_eq!(choice.mode, TraceMode::OpenTelemetry);
         let expected = OtlpOptions {
             url: Some(Uri::from_static("http://host:4318/v1/traces")),
             resource: vec![("service.name".into(), "x".into()), ("service.version".into(), "1=2".into())],
@@ -296,7 +307,7 @@ mod tests {
             schedule_delay: Some(Duration::from_millis(100)),
             max_export_batch_size: Some(3),
         };
-        assert_eq!(options.otlp, expected);
+        assert_eq!(choice.otlp, expected);
     }
 
     #[test]

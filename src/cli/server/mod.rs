@@ -8,22 +8,25 @@ use std::{
 };
 
 use paternoster_executor::Pool;
+use paternoster_exporters::{ExportError, MachineMetrics, Metrics, SpanExport};
 use paternoster_frontend::{
     Certificates, Clients, Endpoint, Readiness, RestrictionError, Services,
     grpc::{self, GrpcServer},
     http::{HttpServer, HttpStartError, loaded_versions},
 };
 use paternoster_observe::{
-    Logging, MachineMetrics, Metrics,
+    Logging,
     budget::Budgets,
-    trace::{TraceStartError, Tracer},
+    trace::{TraceExport, TraceMode, TraceOptions, TraceStartError, Tracer},
 };
 use paternoster_repository::{Loader, Repository, Startup};
 use paternoster_wire::SharedMemory;
 use tokio::time::sleep;
 use tracing::{error, field::display, info, warn};
 
-use super::{ServeArgs, cuda::watched_cards, limits, options, recording::TimelineRecording, report};
+use super::{
+    ServeArgs, cuda::watched_cards, flags::TraceChoice, limits, options, recording::TimelineRecording, report,
+};
 
 /// Time for answers to leave after the scheduler has failed.
 const LAST_RESPONSES: Duration = Duration::from_secs(5);
@@ -72,11 +75,23 @@ pub(super) enum StartError {
     #[error("cannot print the models: {0}")]
     Print(io::Error),
     #[error("--trace-config: {0}")]
-    Tracing(TraceStartError),
+    Tracing(#[from] TraceStartError),
+    #[error("--trace-config: {0}")]
+    SpanExport(#[from] ExportError),
 }
 
 fn plural(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
+/// Starts the tracer, and before it the export of spans, whose connections run on the calling runtime.
+fn start_tracer(choice: TraceChoice) -> Result<Tracer, StartError> {
+    let TraceChoice { mode, settings, file, otlp } = choice;
+    let export: Option<Arc<dyn TraceExport>> = match mode {
+        TraceMode::Triton => None,
+        TraceMode::OpenTelemetry => Some(Arc::new(SpanExport::start(otlp)?)),
+    };
+    Ok(Tracer::start(TraceOptions { settings, file, export })?)
 }
 
 /// A running server. Dropping it ends it at once.
@@ -127,7 +142,7 @@ impl Server {
             exit_timeout: Duration::from_secs(u64::from(args.life.exit_timeout_secs)),
             began,
         };
-        let tracer = Arc::new(Tracer::start(args.traces.options()).map_err(StartError::Tracing)?);
+        let tracer = Arc::new(start_tracer(args.traces.choice())?);
         server.tracer = Some(Arc::clone(&tracer));
         let clients = args.limits.client.clone().map(Clients::new);
         let services = Services {

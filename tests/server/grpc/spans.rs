@@ -15,7 +15,8 @@ use opentelemetry_proto::tonic::{
     common::v1::{KeyValue, any_value::Value},
     trace::v1::{Span, span::SpanKind, status::StatusCode as SpanStatus},
 };
-use paternoster_observe::trace::{OtlpOptions, TraceLevel, TraceMode, TraceOptions, TraceSettings};
+use paternoster_exporters::{OtlpOptions, SpanExport};
+use paternoster_observe::trace::{TraceLevel, TraceOptions, TraceSettings};
 use prost::Message;
 use tokio::{
     net::TcpListener,
@@ -60,20 +61,19 @@ impl Collector {
         Self { address, exports, allowed }
     }
 
-    fn options(&self, rate: u32) -> TraceOptions {
+    fn options(&self) -> OtlpOptions {
         let url: Uri = format!("http://{}/v1/traces", self.address).parse().expect("a URL");
-        let level = TraceLevel { timestamps: true, tensors: false };
-        TraceOptions {
-            mode: TraceMode::OpenTelemetry,
-            settings: TraceSettings { level, rate, ..TraceSettings::default() },
-            file: None,
-            otlp: OtlpOptions {
-                url: Some(url),
-                resource: vec![("service.name".to_owned(), "under test".to_owned())],
-                schedule_delay: Some(Duration::from_millis(10)),
-                ..OtlpOptions::default()
-            },
+        OtlpOptions {
+            url: Some(url),
+            resource: vec![("service.name".to_owned(), "under test".to_owned())],
+            schedule_delay: Some(Duration::from_millis(10)),
+            ..OtlpOptions::default()
         }
+    }
+
+    /// Starts a server that exports every so many requests to it.
+    async fn server(&self, rate: u32) -> Server {
+        start(self.options(), rate).await
     }
 
     async fn spans(&self) -> Vec<Span> {
@@ -97,6 +97,13 @@ impl Collector {
         };
         soon(wait).await
     }
+}
+
+async fn start(otlp: OtlpOptions, rate: u32) -> Server {
+    let level = TraceLevel { timestamps: true, tensors: false };
+    let settings = TraceSettings { level, rate, ..TraceSettings::default() };
+    let export = SpanExport::start(otlp).expect("the options are valid");
+    Server::start_traced(TraceOptions { settings, file: None, export: Some(Arc::new(export)) }).await
 }
 
 fn attribute(of: &[KeyValue], key: &str) -> Option<String> {
@@ -153,7 +160,7 @@ fn events(span: &Span) -> Vec<&str> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_over_grpc_is_a_tree_of_spans_within_that_of_its_client() {
     let collector = Collector::start().await;
-    let server = Server::start_traced(collector.options(0)).await;
+    let server = collector.server(0).await;
     let mut client = server.client().await;
     let metadata = infer(&mut client, "mine", &parent("01")).await;
     let spans = collector.requests(1).await;
@@ -188,7 +195,7 @@ async fn a_request_over_grpc_is_a_tree_of_spans_within_that_of_its_client() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_over_http_is_a_tree_of_spans_too() {
     let collector = Collector::start().await;
-    let server = Server::start_traced(collector.options(1)).await;
+    let server = collector.server(1).await;
     let head = infer_over_http(&server, "identity", &format!("traceparent: {}\r\n", parent("01"))).await;
     let (root, by_name) = tree(&collector.requests(1).await);
     assert_eq!((hex(&root.trace_id), hex(&root.parent_span_id)), (TRACE.to_owned(), PARENT.to_owned()));
@@ -207,7 +214,7 @@ async fn a_request_over_http_is_a_tree_of_spans_too() {
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_decide_for_their_own_traces_and_the_rate_for_all_others() {
     let collector = Collector::start().await;
-    let server = Server::start_traced(collector.options(3)).await;
+    let server = collector.server(3).await;
     let mut client = server.client().await;
     // None of these requests counts towards the rate.
     for _ in 0..5 {
@@ -232,7 +239,7 @@ async fn clients_decide_for_their_own_traces_and_the_rate_for_all_others() {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_request_of_a_stream_is_within_the_span_of_the_call() {
     let collector = Collector::start().await;
-    let server = Server::start_traced(collector.options(0)).await;
+    let server = collector.server(0).await;
     let mut client = server.client().await;
     let asked = [request("identity", "first", &[1.0]), request("repeat", "second", &[2.0, 3.0])];
     let mut asked = Request::new(tokio_stream::iter(asked));
@@ -251,7 +258,7 @@ async fn every_request_of_a_stream_is_within_the_span_of_the_call() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_is_given_up_has_a_span_that_says_so() {
     let collector = Collector::start().await;
-    let mut server = Server::start_traced(collector.options(1)).await;
+    let mut server = collector.server(1).await;
     let mut client = server.client().await;
     let pending = tokio::spawn(async move { client.model_infer(request("gated", "given up", &[1.0])).await });
     server.gate.await_run().await;
@@ -271,12 +278,12 @@ async fn spans_beyond_the_queue_are_dropped_and_counted_and_requests_go_on() {
     const SPANS_OF_A_REQUEST: u64 = 6;
 
     let collector = Collector::start().await;
-    let mut options = collector.options(1);
-    options.otlp.max_queue_size = Some(8);
-    options.otlp.max_export_batch_size = Some(1);
+    let mut options = collector.options();
+    options.max_queue_size = Some(8);
+    options.max_export_batch_size = Some(1);
     // The collector does not answer yet.
     let held = collector.allowed.acquire_many(MANY as u32).await.expect("it is open");
-    let server = Server::start_traced(options).await;
+    let server = start(options, 1).await;
     let mut client = server.client().await;
     for number in 0..20 {
         infer(&mut client, &number.to_string(), "").await;
@@ -296,13 +303,13 @@ async fn spans_beyond_the_queue_are_dropped_and_counted_and_requests_go_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_collector_requests_go_on_and_their_spans_are_counted() {
     let collector = Collector::start().await;
-    let mut options = collector.options(1);
+    let mut options = collector.options();
     // Nothing listens on this port: its listener has been closed.
     let gone = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
     let address = gone.local_addr().expect("it is bound");
     drop(gone);
-    options.otlp.url = Some(format!("http://{address}/v1/traces").parse().expect("a URL"));
-    let server = Server::start_traced(options).await;
+    options.url = Some(format!("http://{address}/v1/traces").parse().expect("a URL"));
+    let server = start(options, 1).await;
     let mut client = server.client().await;
     infer(&mut client, "", "").await;
     let stats = Arc::clone(server.tracer.stats());

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
-use paternoster_observe::trace::{TraceLevel, TraceMode, TraceOptions, TraceSettings};
+use paternoster_observe::trace::{TraceLevel, TraceOptions, TraceSettings};
 use paternoster_wire::pb::{ModelInferRequest, TraceSettingRequest, trace_setting_request::SettingValue};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -44,7 +44,6 @@ async fn infer(client: &mut Client, request: ModelInferRequest) {
 
 fn to_file(folder: &TempDir, rate: u32) -> TraceOptions {
     TraceOptions {
-        mode: TraceMode::Triton,
         settings: TraceSettings { level: TIMESTAMPS, rate, ..TraceSettings::default() },
         file: Some(folder.path().join("trace.json")),
         ..TraceOptions::default()

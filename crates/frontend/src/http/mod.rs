@@ -40,7 +40,8 @@ use std::{io, sync::Arc, time::Duration};
 use futures_util::future::BoxFuture;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use fuzz::http;
-use paternoster_observe::{LoadedVersion, Metrics, budget::Budget, timeline::Timeline};
+use paternoster_exporters::Metrics;
+use paternoster_observe::{LoadedVersion, budget::Budget, timeline::Timeline};
 use paternoster_repository::{ModelVersion, Repository};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 

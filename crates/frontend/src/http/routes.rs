@@ -10,7 +10,8 @@ use axum::{
     routing::{MethodRouter, get, post},
 };
 use http::{Method, StatusCode, Uri, header::CONTENT_TYPE};
-use paternoster_observe::{Metrics, timeline::Timeline};
+use paternoster_exporters::Metrics;
+use paternoster_observe::timeline::Timeline;
 
 use super::{
     HttpConfig, HttpStartError, Problem,

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -160,6 +160,17 @@ pub struct VersionReading {
     pub is_cached: bool,
     /// Requests answered for comparison, in the order of [`ShadowResult::ALL`]; `None` for other versions.
     pub shadow: Option<[u64; ShadowResult::ALL.len()]>,
+}
+
+/// One loaded version, as metrics and trends see it.
+#[derive(Clone, Debug)]
+pub struct LoadedVersion {
+    /// Name of the model.
+    pub name: String,
+    /// Version number.
+    pub version: i64,
+    /// Its counters.
+    pub stats: Arc<ModelStats>,
 }
 
 impl Default for ModelStats {

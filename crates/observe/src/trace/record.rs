@@ -28,11 +28,11 @@ pub enum Transport {
 
 /// Consecutive tasks of one stage or cell: a long chain of one cell is a single spell.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Interval {
+pub struct Interval {
     /// Number of tasks.
-    pub(super) tasks: u32,
+    pub tasks: u32,
     /// From the start of the first to the end of the last, with the sum of their timings and the rows of the largest.
-    pub(super) run: TaskRun,
+    pub run: TaskRun,
 }
 
 impl Interval {
@@ -48,10 +48,13 @@ impl Interval {
 
 /// The end of a request in the executor.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct End {
-    pub(super) arrived_ns: u64,
-    pub(super) ended_ns: u64,
-    pub(super) how: RequestEnd,
+pub struct End {
+    /// When it had arrived there, in nanoseconds since the executor's epoch.
+    pub arrived_ns: u64,
+    /// When it ended.
+    pub ended_ns: u64,
+    /// How it ended.
+    pub how: RequestEnd,
 }
 
 /// What the tasks of a version run.
@@ -92,17 +95,23 @@ pub struct TracedTensor {
 
 /// The events recorded so far.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub struct Progress {
     /// The epoch of the executor's times.
-    pub(super) epoch: Option<Instant>,
-    pub(super) parts: Parts,
-    pub(super) spells: Vec<Interval>,
-    /// The task that started first, and the one that ended last.
-    pub(super) first: Option<TaskRun>,
+    pub epoch: Option<Instant>,
+    /// What its tasks run.
+    pub parts: Parts,
+    /// Its tasks, as spells.
+    pub spells: Vec<Interval>,
+    /// The task that started first.
+    pub first: Option<TaskRun>,
+    /// The task that ended last.
     pub(super) last: Option<TaskRun>,
-    pub(super) end: Option<End>,
-    pub(super) responded: Option<Instant>,
-    pub(super) sent: Option<(Instant, Instant)>,
+    /// Its end in the executor.
+    pub end: Option<End>,
+    /// When its last response was complete.
+    pub responded: Option<Instant>,
+    /// When the first reply began to be sent, and when the last one had been sent.
+    pub sent: Option<(Instant, Instant)>,
     pub(super) tensors: Vec<TracedTensor>,
     tensor_bytes: usize,
     /// Whether requests that are its steps have traces of their own, which say when it was computed.
@@ -160,7 +169,7 @@ impl Progress {
 
 /// The record of a traced request.
 #[derive(Debug)]
-pub(super) struct TraceRecord {
+pub struct TraceRecord {
     pub(super) id: u64,
     /// The trace of the request that it is a step of.
     pub(super) parent_id: Option<u64>,
@@ -168,14 +177,18 @@ pub(super) struct TraceRecord {
     /// From the settings by which it was sampled.
     pub(super) log_frequency: u32,
     pub(super) transport: Transport,
-    pub(super) head: TraceHead,
+    /// Trace data from before its message was read.
+    pub head: TraceHead,
     /// When its message had been read.
     pub(super) received: Instant,
     /// When it was admitted.
-    pub(super) admitted: Instant,
-    pub(super) model: String,
-    pub(super) version: i64,
-    pub(super) request_id: String,
+    pub admitted: Instant,
+    /// Name of its model.
+    pub model: String,
+    /// Version of its model.
+    pub version: i64,
+    /// The id chosen by its client, cut off if it is long; may be empty.
+    pub request_id: String,
     pub(super) progress: Mutex<Progress>,
 }
 
@@ -231,7 +244,7 @@ impl TraceRecord {
     }
 
     /// Returns when its message was read and its reply was sent; nothing, of a step.
-    pub(super) fn of_transport(&self, progress: &Progress) -> Vec<Milestone> {
+    pub fn of_transport(&self, progress: &Progress) -> Vec<Milestone> {
         if self.parent_id.is_some() {
             return Vec::new();
         }
@@ -247,7 +260,7 @@ impl TraceRecord {
     }
 
     /// Returns when it was in the executor.
-    pub(super) fn of_request(&self, progress: &Progress) -> Vec<Milestone> {
+    pub fn of_request(&self, progress: &Progress) -> Vec<Milestone> {
         let mut milestones = vec![("REQUEST_START", self.admitted)];
         let end = progress.end.zip(progress.epoch);
         if let Some((end, epoch)) = end {
@@ -261,7 +274,7 @@ impl TraceRecord {
     }
 
     /// Returns when it was computed, from its first task to its last; nothing, if its steps have traces that say so.
-    pub(super) fn of_compute(&self, progress: &Progress) -> Vec<Milestone> {
+    pub fn of_compute(&self, progress: &Progress) -> Vec<Milestone> {
         if progress.has_steps {
             return Vec::new();
         }
@@ -280,9 +293,9 @@ impl TraceRecord {
 }
 
 /// A point in the life of a request, with Triton's name for it.
-pub(super) type Milestone = (&'static str, Instant);
+pub type Milestone = (&'static str, Instant);
 
 /// Converts an executor time to an instant.
-pub(super) fn at(epoch: Instant, ns: u64) -> Instant {
+pub fn at(epoch: Instant, ns: u64) -> Instant {
     epoch + std::time::Duration::from_nanos(ns)
 }

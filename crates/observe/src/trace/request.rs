@@ -11,7 +11,7 @@ use std::{
 use http::HeaderValue;
 
 use super::{
-    otlp::RootSpan,
+    export::ExportedTrace,
     record::{End, Parts, TraceRecord, TracedTensor},
     sink::Sink,
 };
@@ -25,7 +25,7 @@ pub struct RequestTrace {
     ids: Arc<AtomicU64>,
     pub(super) record: TraceRecord,
     /// Its root span, if spans are exported.
-    root: Option<RootSpan>,
+    root: Option<Box<dyn ExportedTrace>>,
     /// The trace of the client's request, of a trace of a step.
     whole: Option<Arc<Self>>,
 }

@@ -10,8 +10,8 @@ use std::{
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{
+    export::{ExportedTrace, TraceExport},
     file::TraceFiles,
-    otlp::{RootSpan, SpanExport},
     record::TraceRecord,
     stats::TraceStats,
     triton,
@@ -27,8 +27,8 @@ pub(super) enum Sink {
         /// An instant, and the monotonic clock at that instant.
         clock: (Instant, u64),
     },
-    /// Spans for a collector.
-    Spans(SpanExport),
+    /// Spans, which an exporter makes.
+    Export(Arc<dyn TraceExport>),
 }
 
 impl Sink {
@@ -42,23 +42,27 @@ impl Sink {
     }
 
     /// Starts the root span of a request, if spans are exported.
-    pub(super) fn begin(&self, record: &TraceRecord) -> Option<RootSpan> {
+    pub(super) fn begin(&self, record: &TraceRecord) -> Option<Box<dyn ExportedTrace>> {
         match self {
             Self::Files { .. } => None,
-            Self::Spans(spans) => Some(spans.begin(&record.head, record.transport)),
+            Self::Export(export) => Some(export.begin(&record.head, record.transport)),
         }
     }
 
     /// Takes the record of a request that has ended, with its root span.
-    pub(super) fn take(&self, record: &TraceRecord, root: Option<RootSpan>) {
+    pub(super) fn take(&self, record: &TraceRecord, root: Option<Box<dyn ExportedTrace>>) {
+        let mut progress = record.progress.lock();
         match self {
             Self::Files { files, clock } => {
-                let mut progress = record.progress.lock();
                 let mut objects = triton::objects(record, &progress, |at| monotonic(*clock, at));
                 objects.append(&mut progress.ended_steps);
                 files.write(objects, record.log_frequency);
             }
-            Self::Spans(spans) => spans.take(record, root),
+            Self::Export(_) => {
+                if let Some(root) = root {
+                    root.end(record, &progress);
+                }
+            }
         }
     }
 
@@ -81,7 +85,7 @@ impl Sink {
     pub(super) fn flush(&self) {
         match self {
             Self::Files { files, .. } => files.flush(),
-            Self::Spans(spans) => spans.flush(),
+            Self::Export(export) => export.flush(),
         }
     }
 }

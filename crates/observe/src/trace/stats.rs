@@ -22,7 +22,8 @@ impl TraceStats {
         self.dropped.fetch_add(traces, Ordering::Relaxed);
     }
 
-    pub(super) fn dropped_spans(&self, spans: u64) {
+    /// Counts spans that were not delivered.
+    pub fn dropped_spans(&self, spans: u64) {
         self.dropped_spans.fetch_add(spans, Ordering::Relaxed);
     }
 

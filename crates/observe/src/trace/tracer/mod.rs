@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use super::{
     context::{self, Parent, TraceHead},
-    otlp::{OtlpOptions, SpanExport},
+    export::TraceExport,
     record::{TraceRecord, TracedRequest},
     request::RequestTrace,
     settings::{Specified, TraceMode, TraceSettingError, TraceSettings},
@@ -29,16 +29,14 @@ use super::{
 const MOST_MODELS: usize = 1024;
 
 /// Options of tracing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct TraceOptions {
-    /// Destination of traces.
-    pub mode: TraceMode,
     /// The server's settings, to which others fall back.
     pub settings: TraceSettings,
     /// The file for mode `triton`; without it, no trace is recorded.
     pub file: Option<PathBuf>,
-    /// Export options for mode `opentelemetry`.
-    pub otlp: OtlpOptions,
+    /// The destination of spans: with it, the mode is `opentelemetry`.
+    pub export: Option<Arc<dyn TraceExport>>,
 }
 
 /// Why tracing cannot start.
@@ -47,9 +45,6 @@ pub enum TraceStartError {
     /// The thread cannot be started.
     #[error("cannot start the thread that writes traces: {0}")]
     Thread(#[from] io::Error),
-    /// Spans cannot be exported.
-    #[error("cannot export spans: {0}")]
-    Export(String),
 }
 
 /// Decides which requests are traced.
@@ -124,21 +119,18 @@ impl Sampler {
 }
 
 impl Tracer {
-    /// Starts a tracer. In mode `triton` it traces nothing unless there is a file. In mode `opentelemetry` it must be
-    /// started in the runtime on which its connections will run.
+    /// Starts a tracer. In mode `triton` it traces nothing unless there is a file.
     ///
     /// # Errors
-    /// If the thread cannot be started, or if the export options are invalid.
+    /// If the thread cannot be started.
     pub fn start(options: TraceOptions) -> Result<Self, TraceStartError> {
-        let TraceOptions { mode, settings, file, otlp } = options;
-        let stats = Arc::new(TraceStats::default());
-        let sink = match (mode, &file) {
-            (TraceMode::Triton, Some(file)) => Some(Arc::new(Sink::files(file.clone(), &stats)?)),
-            (TraceMode::Triton, None) => None,
-            (TraceMode::OpenTelemetry, _) => {
-                let spans = SpanExport::start(otlp, &stats).map_err(TraceStartError::Export)?;
-                Some(Arc::new(Sink::Spans(spans)))
-            }
+        let TraceOptions { settings, file, export } = options;
+        let mode = if export.is_some() { TraceMode::OpenTelemetry } else { TraceMode::Triton };
+        let stats = export.as_ref().map_or_else(Arc::default, |export| Arc::clone(export.stats()));
+        let sink = match (export, &file) {
+            (Some(export), _) => Some(Arc::new(Sink::Export(export))),
+            (None, Some(file)) => Some(Arc::new(Sink::files(file.clone(), &stats)?)),
+            (None, None) => None,
         };
         let global = Scope { specified: Specified::default(), sampler: Arc::new(Sampler::new(settings.clone())) };
         let samplers = Samplers::new(global, HashMap::new(), sink.as_deref());

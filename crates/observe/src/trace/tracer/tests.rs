@@ -19,8 +19,7 @@ fn settings(rate: u32, count: Option<u32>, log_frequency: u32) -> TraceSettings 
 
 fn to_file(folder: &TempDir, settings: TraceSettings) -> Tracer {
     let file = Some(folder.path().join("trace.json"));
-    Tracer::start(TraceOptions { mode: TraceMode::Triton, settings, file, otlp: OtlpOptions::default() })
-        .expect("a thread")
+    Tracer::start(TraceOptions { settings, file, export: None }).expect("a thread")
 }
 
 /// Traces one request of a model, if it is selected.
@@ -74,7 +73,7 @@ fn a_tracer_that_is_off_keeps_nothing_of_a_request() {
     let folder = TempDir::new().expect("a folder");
     let off = to_file(&folder, TraceSettings { level: TraceLevel::OFF, ..settings(1, None, 0) });
     assert!(off.head(&HeaderMap::new()).is_none());
-    let nowhere = TraceOptions { mode: TraceMode::Triton, settings: settings(1, None, 0), ..TraceOptions::default() };
+    let nowhere = TraceOptions { settings: settings(1, None, 0), ..TraceOptions::default() };
     let nowhere = Tracer::start(nowhere).expect("no thread is needed");
     assert!(nowhere.head(&HeaderMap::new()).is_none(), "there is no file");
     assert_eq!(
@@ -288,8 +287,7 @@ fn traces_that_cannot_be_written_are_counted_and_the_next_ones_are_tried() {
     let folder = TempDir::new().expect("a folder");
     let directory = folder.path().join("not there yet");
     let file = Some(directory.join("trace.json"));
-    let options =
-        TraceOptions { mode: TraceMode::Triton, settings: settings(1, None, 0), file, otlp: OtlpOptions::default() };
+    let options = TraceOptions { settings: settings(1, None, 0), file, export: None };
     let tracer = Tracer::start(options).expect("a thread");
     assert_eq!(traced(&tracer, "m", 3), 3);
     tracer.flush();
@@ -317,8 +315,7 @@ fn a_disk_that_takes_nothing_costs_traces_and_no_request_waits_for_it() {
         let folder = TempDir::new().expect("a folder");
         let file = pipe(&folder);
         let settings = TraceSettings { level, ..settings(1, None, 0) };
-        let options =
-            TraceOptions { settings, file: Some(file.clone()), mode: TraceMode::Triton, otlp: OtlpOptions::default() };
+        let options = TraceOptions { settings, file: Some(file.clone()), export: None };
         let tracer = Tracer::start(options).expect("a thread");
         for _ in 0..waiting + 100 {
             let trace = ask(&tracer, "m").expect("every request is traced");

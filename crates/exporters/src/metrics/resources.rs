@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use paternoster_observe::ResourceReading;
 use prometheus::{
     core::{Collector, Desc},
     proto::MetricFamily,
@@ -11,7 +12,6 @@ use super::{
     families::{Family, counter, gauge, seconds},
     samples::{family_of, labels, number},
 };
-use crate::ResourceReading;
 
 /// A family of one number per resource (labels device, name).
 struct PerResource {

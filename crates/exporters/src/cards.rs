@@ -19,7 +19,7 @@ struct WatchedCard {
 
 /// The readings of one card at one instant; unknown values are `None`.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct CardReading {
+pub(crate) struct CardReading {
     /// Identifier of the driver, `GPU-…`.
     pub uuid: String,
     /// Fraction of the last sample period in which a kernel ran, 0 to 1.
@@ -56,7 +56,7 @@ impl WatchedCards {
     }
 
     /// Reads each card. A card that fails is omitted.
-    pub(super) fn read(&self) -> Vec<CardReading> {
+    pub(crate) fn read(&self) -> Vec<CardReading> {
         let read = |watched: &WatchedCard| {
             let card = self.nvml.device_by_uuid(watched.uuid.as_str()).ok()?;
             Some(watched.read(&card))

@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use paternoster_observe::{ModelMemory, RepositoryStats, ResidencyReading, ResidencyStats, StartCacheReading};
 use prometheus::{
     core::{Collector, Desc},
     proto::MetricFamily,
@@ -17,7 +18,6 @@ use super::{
     families::{Family, counter, gauge},
     samples::{family_of, labels, number, single},
 };
-use crate::{ModelMemory, RepositoryStats, ResidencyReading, ResidencyStats, StartCacheReading};
 
 const HITS: Family = counter("paternoster_on_demand_hits_total", "Requests that found their model loaded");
 const MISSES: Family = counter("paternoster_on_demand_misses_total", "Requests that found their model not loaded");

@@ -3,15 +3,12 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use parking_lot::Mutex;
-
-use super::{
-    super::{
-        CardMemory, ExecutionTimings, FailureReason, LatencyMetrics, MetaCounters, ModelMemory, RequestTimings,
-        StartCacheReading, TokenCounts, VersionLatencies,
-    },
-    *,
+use paternoster_observe::{
+    CardMemory, ExecutionTimings, FailureReason, LatencyMetrics, MetaCounters, ModelMemory, ModelStats, RequestTimings,
+    StartCacheReading, TokenCounts, VersionLatencies, budget::Budget,
 };
-use crate::budget::Budget;
+
+use super::*;
 
 const TIMINGS: RequestTimings = RequestTimings {
     total_ns: 2_000_000,

@@ -11,6 +11,7 @@
 
 use std::{
     borrow::Cow,
+    sync::Arc,
     time::{Instant, SystemTime},
 };
 
@@ -22,18 +23,15 @@ use opentelemetry::{
     },
 };
 use opentelemetry_sdk::trace::{SdkTracer, Span};
-
-use crate::{
-    timings::TaskRun,
-    trace::{
-        context::TraceHead,
-        record::{Interval, Milestone, Parts, Progress, TraceRecord, Transport, at},
-    },
+use paternoster_observe::{
+    TaskRun,
+    trace::{ExportedTrace, Interval, Milestone, Parts, Progress, TraceHead, TraceRecord, Transport, at},
 };
 
 /// The root span of a request in progress.
 #[derive(Debug)]
-pub(in crate::trace) struct RootSpan {
+pub(super) struct RootSpan {
+    tracer: Arc<SdkTracer>,
     span: Span,
     /// One instant on both clocks, because spans have wall-clock times.
     clock: (Instant, SystemTime),
@@ -41,7 +39,7 @@ pub(in crate::trace) struct RootSpan {
 
 impl RootSpan {
     /// Starts it, as a child of the client's span if there is one.
-    pub(super) fn begin(tracer: &SdkTracer, head: &TraceHead, transport: Transport) -> Self {
+    pub(super) fn begin(tracer: Arc<SdkTracer>, head: &TraceHead, transport: Transport) -> Self {
         let clock = (Instant::now(), SystemTime::now());
         let context = match head.parent {
             None => Context::new(),
@@ -61,26 +59,28 @@ impl RootSpan {
             .with_kind(SpanKind::Server)
             .with_start_time(wall(clock, head.came))
             .with_attributes([system]);
-        Self { span: tracer.build_with_context(builder, &context), clock }
+        Self { span: tracer.build_with_context(builder, &context), tracer, clock }
     }
+}
 
+impl ExportedTrace for RootSpan {
     /// Formats the span as a `traceparent` of version 00.
-    pub(in crate::trace) fn header(&self) -> String {
+    fn header(&self) -> String {
         let context = self.span.span_context();
         format!("00-{}-{}-01", context.trace_id(), context.span_id())
     }
 
     /// Ends it, and creates the spans within it.
-    pub(super) fn end(mut self, tracer: &SdkTracer, trace: &TraceRecord, ended: Instant) {
-        let progress = trace.progress.lock();
-        let within = Within { tracer, clock: self.clock, context: context_of(&self.span) };
+    fn end(mut self: Box<Self>, trace: &TraceRecord, progress: &Progress) {
+        let ended = Instant::now();
+        let within = Within { tracer: &self.tracer, clock: self.clock, context: context_of(&self.span) };
         within.span("input", (trace.head.came, trace.admitted), Vec::new(), &[]);
-        within.model(trace, &progress, ended);
+        within.model(trace, progress, ended);
         if let Some(responded) = progress.responded {
             let sent = progress.sent.map_or(ended, |(_, sent)| sent);
             within.span("output", (responded, sent), Vec::new(), &[]);
         }
-        for (name, instant) in trace.of_transport(&progress) {
+        for (name, instant) in trace.of_transport(progress) {
             self.span.add_event_with_timestamp(name, wall(self.clock, instant), Vec::new());
         }
         if let Some(failure) = progress.end.and_then(|end| end.how.failure()) {

@@ -3,19 +3,17 @@
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use paternoster_observe::{Machine, Memory};
 use prometheus::{
     core::{Collector, Desc},
     proto::MetricFamily,
 };
 
 use super::{
-    super::{
-        cards::{CardReading, WatchedCards},
-        machine::{Machine, Memory},
-    },
     families::{CPU_UTILIZATION, Family, MEMORY_TOTAL, MEMORY_USED, PER_CARD, PINNED_TOTAL, PINNED_USED},
     samples::{family_of, labels, number, single},
 };
+use crate::cards::{CardReading, WatchedCards};
 
 /// Selection of the machine's metrics.
 #[derive(Debug)]
@@ -82,7 +80,7 @@ impl MachineCollector {
         });
         Ok(Self {
             descs: descs.collect::<Result<_, _>>()?,
-            machine: cpu.then(Machine::new),
+            machine: cpu.then(Machine::start),
             cpu: Kept::new(interval),
             watched: cards,
             cards: Kept::new(interval),

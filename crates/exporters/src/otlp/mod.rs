@@ -7,11 +7,7 @@ mod client;
 mod queue;
 mod spans;
 
-use std::{
-    env,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{env, sync::Arc, time::Duration};
 
 use http::Uri;
 use opentelemetry::{KeyValue, trace::TracerProvider};
@@ -20,17 +16,13 @@ use opentelemetry_sdk::{
     Resource,
     trace::{BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracer, SdkTracerProvider},
 };
+use paternoster_observe::trace::{ExportedTrace, TraceExport, TraceHead, TraceStats, Transport};
 use tokio::runtime::Handle;
 
-pub(super) use self::spans::RootSpan;
 use self::{
     client::CollectorClient,
     queue::{BoundedQueue, CountedExporter, Queue},
-};
-use super::{
-    context::TraceHead,
-    record::{TraceRecord, Transport},
-    stats::TraceStats,
+    spans::RootSpan,
 };
 
 /// Maximum number of waiting spans, the default of Triton and OpenTelemetry.
@@ -54,19 +46,31 @@ pub struct OtlpOptions {
     pub max_export_batch_size: Option<usize>,
 }
 
-/// The export to the collector.
+/// Why spans cannot be exported: describes what is wrong with the options.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot export spans: {0}")]
+pub struct ExportError(String);
+
+/// The export to the collector, a destination of a [`Tracer`](paternoster_observe::trace::Tracer).
 #[derive(Debug)]
-pub(super) struct SpanExport {
+pub struct SpanExport {
     provider: SdkTracerProvider,
-    tracer: SdkTracer,
+    /// The root spans of requests share it.
+    tracer: Arc<SdkTracer>,
+    stats: Arc<TraceStats>,
 }
 
 impl SpanExport {
     /// Starts the export, whose connections run on the calling runtime.
     ///
     /// # Errors
-    /// Describes what is wrong with the options.
-    pub(super) fn start(options: OtlpOptions, stats: &Arc<TraceStats>) -> Result<Self, String> {
+    /// If there is no runtime, or if the options are invalid.
+    pub fn start(options: OtlpOptions) -> Result<Self, ExportError> {
+        Self::try_start(options).map_err(ExportError)
+    }
+
+    fn try_start(options: OtlpOptions) -> Result<Self, String> {
+        let stats = Arc::<TraceStats>::default();
         let runtime = Handle::try_current().map_err(|error| error.to_string())?;
         let exporter = SpanExporter::builder().with_http().with_http_client(CollectorClient::new(runtime)?);
         let exporter = match &options.url {
@@ -77,7 +81,7 @@ impl SpanExport {
 
         let from_environment = || env::var("OTEL_BSP_MAX_QUEUE_SIZE").ok()?.parse().ok().filter(|&size| size > 0);
         let most = options.max_queue_size.or_else(from_environment).unwrap_or(MAX_QUEUE_SIZE);
-        let queue = Arc::new(Queue::new(most, Arc::clone(stats)));
+        let queue = Arc::new(Queue::new(most, Arc::clone(&stats)));
         let mut config = BatchConfigBuilder::default().with_max_queue_size(most);
         if let Some(delay) = options.schedule_delay {
             config = config.with_scheduled_delay(delay);
@@ -93,25 +97,21 @@ impl SpanExport {
             .with_sampler(Sampler::AlwaysOn)
             .with_span_processor(BoundedQueue::new(processor, queue))
             .build();
-        let tracer = provider.tracer("paternoster");
-        Ok(Self { provider, tracer })
+        let tracer = Arc::new(provider.tracer("paternoster"));
+        Ok(Self { provider, tracer, stats })
+    }
+}
+
+impl TraceExport for SpanExport {
+    fn stats(&self) -> &Arc<TraceStats> {
+        &self.stats
     }
 
-    /// Starts the root span of a request.
-    pub(super) fn begin(&self, head: &TraceHead, transport: Transport) -> RootSpan {
-        RootSpan::begin(&self.tracer, head, transport)
+    fn begin(&self, head: &TraceHead, transport: Transport) -> Box<dyn ExportedTrace> {
+        Box::new(RootSpan::begin(Arc::clone(&self.tracer), head, transport))
     }
 
-    /// Ends the root span of a request and creates the spans within it.
-    pub(super) fn take(&self, record: &TraceRecord, root: Option<RootSpan>) {
-        let ended = Instant::now();
-        if let Some(root) = root {
-            root.end(&self.tracer, record, ended);
-        }
-    }
-
-    /// Returns once all previous spans are exported or lost.
-    pub(super) fn flush(&self) {
+    fn flush(&self) {
         // Failed exports are counted.
         let _ = self.provider.force_flush();
     }

@@ -14,9 +14,8 @@ use opentelemetry_sdk::{
     error::OTelSdkResult,
     trace::{BatchSpanProcessor, Span, SpanData, SpanExporter, SpanProcessor},
 };
+use paternoster_observe::trace::TraceStats;
 use tracing::{info, warn};
-
-use crate::trace::stats::TraceStats;
 
 /// Spans that have not been exported, including the batch being exported.
 #[derive(Debug)]

@@ -10,7 +10,6 @@ mod residency;
 mod resources;
 mod samples;
 
-pub use families::FIRST_RESPONSE_HISTOGRAM;
 pub use machine::MachineMetrics;
 
 use std::{
@@ -18,6 +17,10 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
+use paternoster_observe::{
+    Histogram, LoadedVersion, PoolStats, RepositoryStats, ResidencyReading, ResourceReading, ShadowResult,
+    StageReading, VersionReading, budget::Budgets, trace::TraceStats,
+};
 use prometheus::{
     Encoder, Registry, TextEncoder,
     core::{Collector, Desc},
@@ -36,23 +39,6 @@ use self::{
     resources::ResourceCollector,
     samples::{distribution, family_of, label, labels, number, quantiles, single},
 };
-use super::{
-    ModelStats, PoolStats, RepositoryStats, ResidencyReading, ResourceReading, ShadowResult, StageReading,
-    VersionReading, histogram::Histogram, trace::TraceStats,
-};
-use crate::budget::Budgets;
-
-/// One loaded version, as the metrics see it.
-#[derive(Clone, Debug)]
-pub struct LoadedVersion {
-    /// Name of the model.
-    pub name: String,
-    /// Version number.
-    pub version: i64,
-    /// Its counters.
-    pub stats: Arc<ModelStats>,
-}
-
 /// Returns the versions that are loaded now.
 type LoadedVersions = Box<dyn Fn() -> Vec<LoadedVersion> + Send + Sync>;
 

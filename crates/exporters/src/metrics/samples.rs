@@ -1,11 +1,9 @@
 //! Builds samples in the data model of the `prometheus` crate.
 
+use paternoster_observe::{Histogram, SummaryReading};
 use prometheus::proto::{Bucket, Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType, Quantile, Summary};
 
-use super::{
-    super::{histogram::Histogram, latencies::SummaryReading},
-    families::Family,
-};
+use super::families::Family;
 
 pub(super) fn label(name: &str, value: &str) -> LabelPair {
     let mut pair = LabelPair::default();

@@ -1,12 +1,13 @@
 //! The metric families: names, help texts, types, and the source of their values.
 
-use prometheus::proto::MetricType;
-
-use super::super::{
-    FailureReason, MetaCounters, PoolSnapshot, StageReading, TokenCounts, VersionReading, cards::CardReading,
+use paternoster_observe::{
+    FIRST_RESPONSE_HISTOGRAM, FailureReason, MetaCounters, PoolSnapshot, StageReading, TokenCounts, VersionReading,
+    budget::{Budget, Budgets},
     trace::TraceStats,
 };
-use crate::budget::{Budget, Budgets};
+use prometheus::proto::MetricType;
+
+use crate::cards::CardReading;
 
 const NS_PER_US: u64 = 1_000;
 
@@ -251,7 +252,7 @@ pub(super) const PER_TRACER: [PerTracer; 3] = [
     },
 ];
 
-/// Optional summaries of latencies, in the order of [`LatencyReading`](super::super::LatencyReading).
+/// Optional summaries of latencies, in the order of [`LatencyReading`](paternoster_observe::LatencyReading).
 pub(super) const SUMMARIES: [Family; 7] = [
     summary("nv_inference_request_summary_us", "Time from admission to the answer, in microseconds"),
     summary("nv_inference_queue_summary_us", "Time that requests waited, in microseconds"),
@@ -264,9 +265,6 @@ pub(super) const SUMMARIES: [Family; 7] = [
 
 /// The first of the summaries that only versions whose responses are cached have.
 pub(super) const FIRST_CACHE_SUMMARY: usize = 5;
-
-/// Name of the histogram of first responses, under which models configure their own bounds.
-pub const FIRST_RESPONSE_HISTOGRAM: &str = "nv_inference_first_response_histogram_ms";
 
 pub(super) const FIRST_RESPONSE: Family =
     histogram(FIRST_RESPONSE_HISTOGRAM, "Time from admission to the first response, in milliseconds");
