@@ -40,7 +40,7 @@ pub use hit::ObservedHit;
 pub use latencies::{FIRST_RESPONSE_HISTOGRAM, LatencyMetrics, LatencyReading, SummaryReading, VersionLatencies};
 pub use log_format::LogFormat;
 pub use logging::{LogOptions, LogSettingError, LogStartError, LogValue, Logging, MAX_VERBOSE_LEVEL};
-pub use machine::{Machine, Memory, instructions, machine, memory_bytes, open_files_limit};
+pub use machine::{Machine, MachineMemory, instructions, machine, memory_bytes, open_files_limit};
 pub use pool::{LaneCounts, PoolSnapshot, PoolStats, ResourceReading};
 pub use repository::{ModelMemory, RepositoryStats, ResidencyReading, ResidencyStats, StartCacheReading};
 pub use request::{ObservedRequest, ObservedVersion, StepOf};

@@ -78,7 +78,7 @@ struct CpuTimes {
 
 /// Memory of the machine in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
+pub struct MachineMemory {
     /// Memory that it has.
     pub total: u64,
     /// Memory that is not available to programs: the total less what the kernel reports as available.
@@ -101,7 +101,7 @@ impl Machine {
     }
 
     /// Returns the memory now.
-    pub fn memory() -> Option<Memory> {
+    pub fn memory() -> Option<MachineMemory> {
         memory(&fs::read_to_string("/proc/meminfo").ok()?)
     }
 }
@@ -128,14 +128,14 @@ fn cpu_times(text: &str) -> Option<CpuTimes> {
     Some(CpuTimes { busy: total - idle, total, utilization: 0.0 })
 }
 
-fn memory(text: &str) -> Option<Memory> {
+fn memory(text: &str) -> Option<MachineMemory> {
     let bytes_of = |key: &str| {
         let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
         value.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
     };
     let total = bytes_of("MemTotal")?;
     let available = bytes_of("MemAvailable")?;
-    Some(Memory { total, used: total.saturating_sub(available) })
+    Some(MachineMemory { total, used: total.saturating_sub(available) })
 }
 
 #[cfg(test)]
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn memory_in_use_is_what_is_not_available() {
         let text = "MemTotal:       1000 kB\nMemFree:         100 kB\nMemAvailable:    400 kB\n";
-        assert_eq!(memory(text), Some(Memory { total: 1_024_000, used: 614_400 }));
+        assert_eq!(memory(text), Some(MachineMemory { total: 1_024_000, used: 614_400 }));
     }
 
     #[test]

@@ -21,9 +21,9 @@ pub struct PoolStats {
     tasks_ended: AtomicU64,
     rejections: Mutex<Histogram>,
     lanes: Mutex<LaneCounts>,
-    waiting_reply_bytes: Arc<AtomicUsize>,
-    replies_paused: AtomicU64,
-    replies_refused: AtomicU64,
+    waiting_response_bytes: Arc<AtomicUsize>,
+    responses_paused: AtomicU64,
+    responses_refused: AtomicU64,
     moved: AtomicU64,
 }
 
@@ -85,11 +85,11 @@ pub struct PoolSnapshot {
     /// State of the lanes as of the last change.
     pub lanes: LaneCounts,
     /// Bytes of replies that wait for their clients.
-    pub waiting_reply_bytes: u64,
+    pub waiting_response_bytes: u64,
     /// Times that a request paused because its client left too many responses unread.
-    pub replies_paused: u64,
+    pub responses_paused: u64,
     /// Replies that failed because their client left too many unread.
-    pub replies_refused: u64,
+    pub responses_refused: u64,
     /// Requests that moved to another device before they ran.
     pub moved: u64,
 }
@@ -103,9 +103,9 @@ impl Default for PoolStats {
             tasks_ended: AtomicU64::new(0),
             rejections: Mutex::new(Histogram::of_durations()),
             lanes: Mutex::default(),
-            waiting_reply_bytes: Arc::default(),
-            replies_paused: AtomicU64::new(0),
-            replies_refused: AtomicU64::new(0),
+            waiting_response_bytes: Arc::default(),
+            responses_paused: AtomicU64::new(0),
+            responses_refused: AtomicU64::new(0),
             moved: AtomicU64::new(0),
         }
     }
@@ -139,18 +139,18 @@ impl PoolStats {
     }
 
     /// Returns the counter of waiting reply bytes, for the code that counts them.
-    pub fn waiting_reply_bytes(&self) -> &Arc<AtomicUsize> {
-        &self.waiting_reply_bytes
+    pub fn waiting_response_bytes(&self) -> &Arc<AtomicUsize> {
+        &self.waiting_response_bytes
     }
 
     /// Records a request that paused because its client left too many responses unread.
-    pub fn reply_paused(&self) {
-        self.replies_paused.fetch_add(1, Ordering::Relaxed);
+    pub fn response_paused(&self) {
+        self.responses_paused.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Records a reply that failed because its client left too many unread.
-    pub fn reply_refused(&self) {
-        self.replies_refused.fetch_add(1, Ordering::Relaxed);
+    pub fn response_refused(&self) {
+        self.responses_refused.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Records requests that moved to another device.
@@ -171,9 +171,9 @@ impl PoolStats {
             tasks_running: started.saturating_sub(ended),
             rejections: self.rejections.lock().clone(),
             lanes: *self.lanes.lock(),
-            waiting_reply_bytes: self.waiting_reply_bytes.load(Ordering::Relaxed) as u64,
-            replies_paused: self.replies_paused.load(Ordering::Relaxed),
-            replies_refused: self.replies_refused.load(Ordering::Relaxed),
+            waiting_response_bytes: self.waiting_response_bytes.load(Ordering::Relaxed) as u64,
+            responses_paused: self.responses_paused.load(Ordering::Relaxed),
+            responses_refused: self.responses_refused.load(Ordering::Relaxed),
             moved: self.moved.load(Ordering::Relaxed),
         }
     }
@@ -192,15 +192,15 @@ mod tests {
         stats.task_started();
         stats.task_ended();
         stats.rejected(60_000);
-        stats.waiting_reply_bytes().fetch_add(7, Ordering::Relaxed);
-        stats.reply_paused();
-        stats.reply_refused();
-        stats.reply_refused();
+        stats.waiting_response_bytes().fetch_add(7, Ordering::Relaxed);
+        stats.response_paused();
+        stats.response_refused();
+        stats.response_refused();
 
         let read = stats.snapshot();
         assert_eq!((read.steps, read.step_ns), (2, 500));
         assert_eq!((read.tasks, read.tasks_running), (2, 1));
         assert_eq!((read.rejections.count(), read.rejections.sum()), (1, 60_000));
-        assert_eq!((read.waiting_reply_bytes, read.replies_paused, read.replies_refused), (7, 1, 2));
+        assert_eq!((read.waiting_response_bytes, read.responses_paused, read.responses_refused), (7, 1, 2));
     }
 }

@@ -35,7 +35,7 @@ async fn leaves_nothing(server: Server) {
     let Server { grpc, pool, .. } = server;
     grpc.shutdown(Duration::ZERO, Duration::ZERO).await;
     eventually("no request is left", || pool.in_flight() == 0).await;
-    eventually("no reply waits", || pool.stats().snapshot().waiting_reply_bytes == 0).await;
+    eventually("no reply waits", || pool.stats().snapshot().waiting_response_bytes == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -50,13 +50,13 @@ async fn answers_that_a_client_does_not_take_are_bounded() {
     // Requests after those that fill the backlog do not begin. How many there are depends on the machine.
     let all_pause = || {
         let read = server.pool.stats().snapshot();
-        read.replies_paused > 0 && read.tasks_running == 0 && read.waiting_reply_bytes >= limits.stream_bytes as u64
+        read.responses_paused > 0 && read.tasks_running == 0 && read.waiting_response_bytes >= limits.stream_bytes as u64
     };
     eventually("the backlog is full, and nothing runs", all_pause).await;
     serves_others(&server).await;
     eventually("nothing more is made", all_pause).await;
     assert!(server.pool.in_flight() > 0, "no request has ended");
-    let waiting = server.pool.stats().snapshot().waiting_reply_bytes;
+    let waiting = server.pool.stats().snapshot().waiting_response_bytes;
     assert!(waiting < 128 << 10, "{waiting} bytes wait");
     let kept = server.pool.buffers().in_use_bytes();
     assert!(kept < 128 << 10, "{kept} bytes of batches are kept");
@@ -78,7 +78,7 @@ async fn a_client_that_reads_gets_every_answer_however_often_its_requests_pause(
         own.1 += 1;
     }
     assert_eq!(next.map(|(_, answers)| answers), [300; 3]);
-    assert!(server.pool.stats().snapshot().replies_paused > 0, "they did pause");
+    assert!(server.pool.stats().snapshot().responses_paused > 0, "they did pause");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -88,7 +88,7 @@ async fn calls_of_a_connection_that_leaves_replies_unread_are_not_read() {
     let server = server(limits).await;
     let identity = server.repository.resolve("identity", "").expect("loaded");
     let answered = || identity.servable().stats().snapshot().inference_stats.success.count;
-    let waiting = || server.pool.stats().snapshot().waiting_reply_bytes;
+    let waiting = || server.pool.stats().snapshot().waiting_response_bytes;
     let call = || post(MODEL_INFER, RawBody::message(&request("identity", "", &ROW)));
 
     let mut peer = RawConnection::with_window(server.address(), 0).await;

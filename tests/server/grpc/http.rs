@@ -104,16 +104,16 @@ async fn events_that_a_client_does_not_take_are_bounded_and_its_leaving_ends_the
     assert_eq!(&first, b"HTTP/1.1 200");
     let pauses = || {
         let read = server.pool.stats().snapshot();
-        read.replies_paused > 0 && read.tasks_running == 0 && read.waiting_reply_bytes >= limits.stream_bytes as u64
+        read.responses_paused > 0 && read.tasks_running == 0 && read.waiting_response_bytes >= limits.stream_bytes as u64
     };
     eventually("the model pauses", pauses).await;
     assert_eq!(server.pool.in_flight(), 1, "it has not ended");
     // In addition to what the buffers of the system and the connection hold.
-    let waiting = server.pool.stats().snapshot().waiting_reply_bytes;
+    let waiting = server.pool.stats().snapshot().waiting_response_bytes;
     assert!(waiting < 1 << 20, "{waiting} bytes wait");
     drop(stream);
     eventually("the request ends with its client", || holds_nothing(&server)).await;
-    eventually("no reply waits", || server.pool.stats().snapshot().waiting_reply_bytes == 0).await;
+    eventually("no reply waits", || server.pool.stats().snapshot().waiting_response_bytes == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

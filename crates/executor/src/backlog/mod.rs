@@ -68,7 +68,7 @@ impl Backlog {
         Arc::new(Self {
             limits,
             limit_bytes: limits.total_bytes,
-            waiting_bytes: Arc::clone(stats.waiting_reply_bytes()),
+            waiting_bytes: Arc::clone(stats.waiting_response_bytes()),
             parent: None,
             stats: Arc::clone(stats),
             room: Notify::new(),
@@ -115,7 +115,7 @@ impl Backlog {
         if self.of_connection().waiting_bytes() >= self.limits.stream_bytes
             && let Some(unread) = self.levels().last().and_then(Self::excess)
         {
-            self.stats.reply_refused();
+            self.stats.response_refused();
             return Err(unread);
         }
         Ok(self.hold(bytes))
@@ -127,7 +127,7 @@ impl Backlog {
     /// If this level is over its limit, or if [`Self::try_hold`] rejects the response.
     pub(super) fn try_hold_streamed(self: &Arc<Self>, bytes: usize) -> Result<BacklogShare, Unread> {
         if let Some(unread) = self.excess() {
-            self.stats.reply_refused();
+            self.stats.response_refused();
             return Err(unread);
         }
         self.try_hold(bytes)
@@ -140,7 +140,7 @@ impl Backlog {
 
     /// Counts a request that pauses.
     pub(super) fn paused(&self) {
-        self.stats.reply_paused();
+        self.stats.response_paused();
     }
 
     /// Waits until the client of a connection has taken enough responses for more to be added.

@@ -28,7 +28,7 @@ fn what_waits_counts_at_every_level_until_it_is_taken() {
     let held = one.hold(7);
     let all = |one: &Backlog| (one.waiting_bytes(), connection.waiting_bytes(), process.waiting_bytes());
     assert_eq!((all(&one), other.waiting_bytes()), ((7, 7, 7), 0));
-    assert_eq!(stats.snapshot().waiting_reply_bytes, 7);
+    assert_eq!(stats.snapshot().waiting_response_bytes, 7);
     drop(held);
     assert_eq!(all(&one), (0, 0, 0));
 }
@@ -59,7 +59,7 @@ fn in_a_full_process_only_connections_that_left_much_unread_are_refused() {
     let refused = hoarder.stream().try_hold(1).expect_err("it has 99 bytes");
     assert_eq!(refused.limit_bytes, 100);
     assert_eq!(hoarder.waiting_bytes(), 99, "what was refused does not count");
-    assert_eq!(stats.snapshot().replies_refused, 1);
+    assert_eq!(stats.snapshot().responses_refused, 1);
 }
 
 #[test]
@@ -146,7 +146,7 @@ async fn a_request_makes_no_more_than_its_client_takes_and_holds_no_lane_meanwhi
         (up(&pool, true, Arc::new(Repeat { decoupled: true })), up(&pool, false, Arc::new(Identity { gate: None })));
     let backlog = pool.backlog().connection().stream();
     let mut stream = repeat.submit_stream(request([500.0, 7.0]), &backlog);
-    eventually("it pauses", || pool.stats().snapshot().replies_paused == 1).await;
+    eventually("it pauses", || pool.stats().snapshot().responses_paused == 1).await;
     for value in 0..20_u8 {
         let sent = [f32::from(value), 0.0];
         let answer = identity.submit(request(sent)).await.expect("the only lane is free");
@@ -154,7 +154,7 @@ async fn a_request_makes_no_more_than_its_client_takes_and_holds_no_lane_meanwhi
     }
     let most = LIMIT + 400;
     assert!((LIMIT..most).contains(&backlog.waiting_bytes()), "{} bytes wait", backlog.waiting_bytes());
-    assert_eq!(pool.stats().snapshot().replies_paused, 1, "it makes nothing more");
+    assert_eq!(pool.stats().snapshot().responses_paused, 1, "it makes nothing more");
     for step in 0..500_u16 {
         assert!(backlog.waiting_bytes() < most, "{} bytes wait", backlog.waiting_bytes());
         let response = stream.next().await.expect("a response is due").expect("repeat does not fail");
@@ -170,7 +170,7 @@ async fn a_paused_request_that_is_given_up_leaves_nothing() {
     let repeat = up(&pool, true, Arc::new(Repeat { decoupled: true }));
     let backlog = pool.backlog().connection().stream();
     let stream = repeat.submit_stream(request([500.0, 7.0]), &backlog);
-    eventually("it pauses", || pool.stats().snapshot().replies_paused == 1).await;
+    eventually("it pauses", || pool.stats().snapshot().responses_paused == 1).await;
     drop(stream);
     assert_eq!((backlog.waiting_bytes(), pool.in_flight()), (0, 0));
 }

@@ -130,7 +130,7 @@ impl Run {
             self.counts.add(&floor.behaviour.counts);
         }
         let stats = self.pool.stats().snapshot();
-        (self.counts.moved, self.counts.paused) = (stats.moved, stats.replies_paused);
+        (self.counts.moved, self.counts.paused) = (stats.moved, stats.responses_paused);
         Ok(self.counts)
     }
 }

@@ -318,21 +318,21 @@ pub(super) const PER_POOL: [PerPool; 13] = [
     },
     PerPool {
         family: gauge("paternoster_waiting_reply_bytes", "Bytes of replies that wait for their clients"),
-        value: |read| read.waiting_reply_bytes as f64,
+        value: |read| read.waiting_response_bytes as f64,
     },
     PerPool {
         family: counter(
             "paternoster_reply_pauses_total",
             "Times that a request paused because its client left too many responses unread",
         ),
-        value: |read| read.replies_paused as f64,
+        value: |read| read.responses_paused as f64,
     },
     PerPool {
         family: counter(
             "paternoster_reply_refusals_total",
             "Replies that failed because their client left too many unread",
         ),
-        value: |read| read.replies_refused as f64,
+        value: |read| read.responses_refused as f64,
     },
     PerPool {
         family: counter(

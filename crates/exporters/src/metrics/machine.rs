@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use paternoster_observe::{Machine, Memory};
+use paternoster_observe::{Machine, MachineMemory};
 use prometheus::{
     core::{Collector, Desc},
     proto::MetricFamily,
@@ -55,7 +55,7 @@ impl<T: Clone> Kept<T> {
 #[derive(Clone, Copy, Debug)]
 struct CpuReading {
     utilization: Option<f64>,
-    memory: Option<Memory>,
+    memory: Option<MachineMemory>,
 }
 
 /// Reads the machine when metrics are collected.
@@ -93,7 +93,7 @@ impl MachineCollector {
         let CpuReading { utilization, memory } = self.cpu.get(now, read);
         let mut families: Vec<MetricFamily> =
             utilization.map(|share| single(&CPU_UTILIZATION, share)).into_iter().collect();
-        if let Some(Memory { total, used }) = memory {
+        if let Some(MachineMemory { total, used }) = memory {
             families.extend([single(&MEMORY_TOTAL, total as f64), single(&MEMORY_USED, used as f64)]);
         }
         families

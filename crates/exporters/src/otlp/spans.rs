@@ -5,7 +5,7 @@
 //! ├─ input                         until it was read, decoded and checked
 //! ├─ <model>                       while it was in the executor
 //! │  ├─ queue                      until its first task started
-//! │  └─ compute | stage N | cell C one for each spell of tasks
+//! │  └─ compute | stage N | cell C one for each interval of tasks
 //! └─ output                        from its response to the last byte of its reply
 //! ```
 
@@ -25,7 +25,7 @@ use opentelemetry::{
 use opentelemetry_sdk::trace::{SdkTracer, Span};
 use paternoster_observe::{
     TaskRun,
-    trace::{ExportedTrace, Interval, Milestone, Parts, Progress, TraceHead, TraceRecord, Transport, at},
+    trace::{ExportedTrace, Interval, Milestone, Parts, TraceHead, TraceProgress, TraceRecord, Transport, at},
 };
 
 /// The root span of a request in progress.
@@ -71,7 +71,7 @@ impl ExportedTrace for RootSpan {
     }
 
     /// Ends it, and creates the spans within it.
-    fn end(mut self: Box<Self>, trace: &TraceRecord, progress: &Progress) {
+    fn end(mut self: Box<Self>, trace: &TraceRecord, progress: &TraceProgress) {
         let ended = Instant::now();
         let within = Within { tracer: &self.tracer, clock: self.clock, context: context_of(&self.span) };
         within.span("input", (trace.head.came, trace.admitted), Vec::new(), &[]);
@@ -133,7 +133,7 @@ impl Within<'_> {
     }
 
     /// Creates the span of a request in the executor, and the spans within it.
-    fn model(&self, trace: &TraceRecord, progress: &Progress, ended: Instant) {
+    fn model(&self, trace: &TraceRecord, progress: &TraceProgress, ended: Instant) {
         let (Some(epoch), Some(end)) = (progress.epoch, progress.end) else { return };
         let mut attributes = vec![
             KeyValue::new("triton.model_name", trace.model.clone()),
@@ -149,11 +149,11 @@ impl Within<'_> {
         let began = progress.first.map_or(left, |first| at(epoch, first.started_ns));
         within.span("queue", (at(epoch, end.arrived_ns), began), Vec::new(), &[]);
         let of_compute = trace.of_compute(progress);
-        let is_one = progress.spells.len() == 1;
-        for spell in &progress.spells {
-            let name = name_of(&progress.parts, spell.run.cell);
-            let times = (at(epoch, spell.run.started_ns), at(epoch, spell.run.ended_ns));
-            within.span(name, times, attributes_of(spell), if is_one { &of_compute } else { &[] });
+        let is_one = progress.intervals.len() == 1;
+        for interval in &progress.intervals {
+            let name = name_of(&progress.parts, interval.run.cell);
+            let times = (at(epoch, interval.run.started_ns), at(epoch, interval.run.ended_ns));
+            within.span(name, times, attributes_of(interval), if is_one { &of_compute } else { &[] });
         }
         if let Some(failure) = end.how.failure() {
             span.set_status(Status::error(failure.name()));

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use super::{
     context::TraceHead,
-    record::{Progress, TraceRecord, Transport},
+    record::{TraceProgress, TraceRecord, Transport},
     stats::TraceStats,
 };
 
@@ -26,5 +26,5 @@ pub trait ExportedTrace: fmt::Debug + Send + Sync {
     fn header(&self) -> String;
 
     /// Takes the record of the request, which has ended.
-    fn end(self: Box<Self>, record: &TraceRecord, progress: &Progress);
+    fn end(self: Box<Self>, record: &TraceRecord, progress: &TraceProgress);
 }

@@ -20,7 +20,9 @@ mod triton;
 
 pub use context::{Parent, TRACE_RESPONSE, TraceHead};
 pub use export::{ExportedTrace, TraceExport};
-pub use record::{End, Interval, Milestone, Parts, Progress, TraceRecord, TracedRequest, TracedTensor, Transport, at};
+pub use record::{
+    Interval, Milestone, Parts, TraceEnd, TraceProgress, TraceRecord, TracedRequest, TracedTensor, Transport, at,
+};
 pub use request::{RequestTrace, Sending};
 pub use settings::{TraceLevel, TraceMode, TraceSettingError, TraceSettings, parse_count, parse_number};
 pub use stats::TraceStats;

@@ -10,9 +10,9 @@ use crate::{end::RequestEnd, timings::TaskRun};
 /// What is between objects of a trace.
 pub(super) const SEPARATOR: &[u8] = b",\n";
 
-/// Maximum number of spells per request. Further tasks are added to the last spell of the same cell, or to the last
-/// spell.
-const MOST_SPELLS: usize = 64;
+/// Maximum number of intervals per request. Further tasks are added to the last interval of the same cell, or to the
+/// last interval.
+const MOST_INTERVALS: usize = 64;
 
 /// Maximum length of a request id in a trace, in bytes.
 const MOST_ID_BYTES: usize = 256;
@@ -26,7 +26,7 @@ pub enum Transport {
     Http,
 }
 
-/// Consecutive tasks of one stage or cell: a long chain of one cell is a single spell.
+/// Consecutive tasks of one stage or cell: a long chain of one cell is a single interval.
 #[derive(Clone, Copy, Debug)]
 pub struct Interval {
     /// Number of tasks.
@@ -48,7 +48,7 @@ impl Interval {
 
 /// The end of a request in the executor.
 #[derive(Clone, Copy, Debug)]
-pub struct End {
+pub struct TraceEnd {
     /// When it had arrived there, in nanoseconds since the executor's epoch.
     pub arrived_ns: u64,
     /// When it ended.
@@ -95,19 +95,19 @@ pub struct TracedTensor {
 
 /// The events recorded so far.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct TraceProgress {
     /// The epoch of the executor's times.
     pub epoch: Option<Instant>,
     /// What its tasks run.
     pub parts: Parts,
-    /// Its tasks, as spells.
-    pub spells: Vec<Interval>,
+    /// Its tasks, as intervals.
+    pub intervals: Vec<Interval>,
     /// The task that started first.
     pub first: Option<TaskRun>,
     /// The task that ended last.
     pub(super) last: Option<TaskRun>,
     /// Its end in the executor.
-    pub end: Option<End>,
+    pub end: Option<TraceEnd>,
     /// When its last response was complete.
     pub responded: Option<Instant>,
     /// When the first reply began to be sent, and when the last one had been sent.
@@ -122,7 +122,7 @@ pub struct Progress {
     pub(super) ended_steps: Vec<u8>,
 }
 
-impl Progress {
+impl TraceProgress {
     /// Counts a trace of a step, if there may be another one.
     pub(super) fn step(&mut self) -> bool {
         self.steps += 1;
@@ -143,14 +143,18 @@ impl Progress {
         if self.last.is_none_or(|last| task.ended_ns >= last.ended_ns) {
             self.last = Some(*task);
         }
-        let spells = &mut self.spells;
-        let same = spells.last().is_some_and(|last| last.run.cell == task.cell);
-        if !same && spells.len() < MOST_SPELLS {
-            return spells.push(Interval { tasks: 1, run: *task });
+        let intervals = &mut self.intervals;
+        let same = intervals.last().is_some_and(|last| last.run.cell == task.cell);
+        if !same && intervals.len() < MOST_INTERVALS {
+            return intervals.push(Interval { tasks: 1, run: *task });
         }
-        let last = spells.len() - 1;
-        let at = if same { last } else { spells.iter().rposition(|spell| spell.run.cell == task.cell).unwrap_or(last) };
-        spells[at].add(task);
+        let last = intervals.len() - 1;
+        let at = if same {
+            last
+        } else {
+            intervals.iter().rposition(|interval| interval.run.cell == task.cell).unwrap_or(last)
+        };
+        intervals[at].add(task);
     }
 
     /// Records an input or output.
@@ -189,7 +193,7 @@ pub struct TraceRecord {
     pub version: i64,
     /// The id chosen by its client, cut off if it is long; may be empty.
     pub request_id: String,
-    pub(super) progress: Mutex<Progress>,
+    pub(super) progress: Mutex<TraceProgress>,
 }
 
 /// The request to be traced.
@@ -244,7 +248,7 @@ impl TraceRecord {
     }
 
     /// Returns when its message was read and its reply was sent; nothing, of a step.
-    pub fn of_transport(&self, progress: &Progress) -> Vec<Milestone> {
+    pub fn of_transport(&self, progress: &TraceProgress) -> Vec<Milestone> {
         if self.parent_id.is_some() {
             return Vec::new();
         }
@@ -260,7 +264,7 @@ impl TraceRecord {
     }
 
     /// Returns when it was in the executor.
-    pub fn of_request(&self, progress: &Progress) -> Vec<Milestone> {
+    pub fn of_request(&self, progress: &TraceProgress) -> Vec<Milestone> {
         let mut milestones = vec![("REQUEST_START", self.admitted)];
         let end = progress.end.zip(progress.epoch);
         if let Some((end, epoch)) = end {
@@ -274,11 +278,11 @@ impl TraceRecord {
     }
 
     /// Returns when it was computed, from its first task to its last; nothing, if its steps have traces that say so.
-    pub fn of_compute(&self, progress: &Progress) -> Vec<Milestone> {
+    pub fn of_compute(&self, progress: &TraceProgress) -> Vec<Milestone> {
         if progress.has_steps {
             return Vec::new();
         }
-        let Progress { epoch: Some(epoch), first: Some(first), last: Some(last), .. } = *progress else {
+        let TraceProgress { epoch: Some(epoch), first: Some(first), last: Some(last), .. } = *progress else {
             return Vec::new();
         };
         let input_end = (first.started_ns + first.timings.compute_input_ns).min(last.ended_ns);

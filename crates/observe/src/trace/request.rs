@@ -12,7 +12,7 @@ use http::HeaderValue;
 
 use super::{
     export::ExportedTrace,
-    record::{End, Parts, TraceRecord, TracedTensor},
+    record::{Parts, TraceEnd, TraceRecord, TracedTensor},
     sink::Sink,
 };
 use crate::{end::RequestEnd, timings::TaskRun};
@@ -79,7 +79,7 @@ impl RequestTrace {
 
     /// Records its end in the executor.
     pub fn ended(&self, arrived_ns: u64, ended_ns: u64, how: RequestEnd) {
-        self.record.progress.lock().end = Some(End { arrived_ns, ended_ns, how });
+        self.record.progress.lock().end = Some(TraceEnd { arrived_ns, ended_ns, how });
     }
 
     /// Whether its tensors are recorded.
@@ -98,10 +98,14 @@ impl RequestTrace {
     }
 
     /// Returns the cells whose tasks ran, in order, with the number of consecutive tasks.
-    pub fn spells(&self) -> Vec<(String, u32)> {
+    pub fn intervals(&self) -> Vec<(String, u32)> {
         let progress = self.record.progress.lock();
         let Parts::Cells(names) = &progress.parts else { return Vec::new() };
-        progress.spells.iter().map(|spell| (names[usize::from(spell.run.cell)].clone(), spell.tasks)).collect()
+        progress
+            .intervals
+            .iter()
+            .map(|interval| (names[usize::from(interval.run.cell)].clone(), interval.tasks))
+            .collect()
     }
 
     /// Records that its reply is being sent, until the returned value is dropped.

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::record::{Milestone, Progress, SEPARATOR, TraceRecord};
+use super::record::{Milestone, SEPARATOR, TraceProgress, TraceRecord};
 
 /// Identifies the request of a trace.
 #[derive(Serialize)]
@@ -49,7 +49,7 @@ struct Tensor<'a> {
 
 /// Returns the objects of one trace, separated by commas, without the surrounding list. `ns_of` converts an instant to
 /// nanoseconds of the monotonic clock.
-pub(super) fn objects(trace: &TraceRecord, progress: &Progress, ns_of: impl Fn(Instant) -> u64) -> Vec<u8> {
+pub(super) fn objects(trace: &TraceRecord, progress: &TraceProgress, ns_of: impl Fn(Instant) -> u64) -> Vec<u8> {
     let mut text = Vec::with_capacity(1024);
     let id = trace.id;
     let (model_name, request_id, parent_id) = (&*trace.model, &*trace.request_id, trace.parent_id);

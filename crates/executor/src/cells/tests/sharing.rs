@@ -187,7 +187,7 @@ fn the_trace_of_a_request_has_one_spell_for_the_steps_of_each_cell() {
     let asked = InferRequest { trace: Some(Arc::clone(&trace)), ..request(&[1, 2, 3]) };
     runtime.block_on(handle.submit(asked)).expect("it runs");
 
-    assert_eq!(trace.spells(), [("step".to_owned(), 3), ("again".to_owned(), 3)], "three digits, through each cell");
+    assert_eq!(trace.intervals(), [("step".to_owned(), 3), ("again".to_owned(), 3)], "three digits, through each cell");
 }
 
 /// A program whose first run waits, and whose later runs continue until they are stopped.

@@ -37,5 +37,5 @@ fn a_stream_whose_client_leaves_too_much_unread_fails_and_others_go_on() {
     assert_eq!(next(&mut unread), Some(Ok(vec![3])));
     assert!(matches!(next(&mut unread), Some(Err(InferError::Unread(_)))));
     assert_eq!(next(&mut unread), None);
-    assert_eq!((stats.snapshot().replies_refused, slow.waiting_bytes()), (1, 0));
+    assert_eq!((stats.snapshot().responses_refused, slow.waiting_bytes()), (1, 0));
 }

@@ -121,7 +121,7 @@ async fn a_client_that_reads_slowly_is_waited_for_beside_the_delays() {
     let backlog = pool.backlog().connection().stream();
     let mut stream = repeat.submit_stream(request(&[1, 2, 3, 4], &[0, 1, 0, 1], 0), &backlog);
     for number in 0..4 {
-        eventually("it pauses", || number == 3 || pool.stats().snapshot().replies_paused == u64::from(number) + 1)
+        eventually("it pauses", || number == 3 || pool.stats().snapshot().responses_paused == u64::from(number) + 1)
             .await;
         let response = stream.next().await.expect("a response is due").expect("repeat does not fail");
         assert_eq!(numbers(&response), [number + 1, number]);

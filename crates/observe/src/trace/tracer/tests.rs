@@ -258,15 +258,15 @@ fn a_long_chain_of_one_cell_is_one_spell_and_many_short_ones_are_bounded() {
     (0..1000).for_each(|at| trace.ran(&task(at, 0)));
     {
         let progress = trace.record.progress.lock();
-        let [spell] = &*progress.spells else { panic!("one spell: {:?}", progress.spells) };
-        let run = spell.run;
-        assert_eq!((spell.tasks, run.started_ns, run.ended_ns), (1000, 0, 9_999));
+        let [interval] = &*progress.intervals else { panic!("one interval: {:?}", progress.intervals) };
+        let run = interval.run;
+        assert_eq!((interval.tasks, run.started_ns, run.ended_ns), (1000, 0, 9_999));
         assert_eq!(run.timings.compute_infer_ns, 2000);
     }
     (1000..2000).for_each(|at| trace.ran(&task(at, (at % 3) as u16)));
     let progress = trace.record.progress.lock();
-    assert_eq!(progress.spells.len(), 64);
-    assert_eq!(progress.spells.iter().map(|spell| spell.tasks).sum::<u32>(), 2000, "none is lost");
+    assert_eq!(progress.intervals.len(), 64);
+    assert_eq!(progress.intervals.iter().map(|interval| interval.tasks).sum::<u32>(), 2000, "none is lost");
 }
 
 #[test]
