@@ -18,8 +18,7 @@
 //! - `policy`: one file per policy, each deciding what happens at a stage boundary, and the table of policies.
 //! - `table`: batches and their parts (each part a staircase of steps), and the pipeline with its buffers.
 //! - `responses`: the only place that creates `Emit` and `Finish`. `version`: queue, response order, costs and counters
-//! of a
-//!   loaded version, and the context in which a step changes it.
+//!   of a loaded version, and the context in which a step changes it.
 //! - `queue`: waiting requests, their order and deadlines, Triton's queue rules, and sequences.
 //! - `rate_limiter`: resources that the cores of a pool share, behind a lock; with `router` the only state that is not
 //!   a core's.
