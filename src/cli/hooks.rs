@@ -19,13 +19,23 @@ pub(super) struct InvalidHook {
     got: String,
 }
 
-/// Returns how many requests must wait before a scheduler runs anything, and how many in its backlog; 0 for none. Logs
-/// a warning for each variable that is set but not allowed.
-///
-/// # Errors
-/// Fails if a variable is allowed and not a number.
-pub(super) fn held_schedulers(allowed: bool) -> Result<(u32, u32), InvalidHook> {
-    Ok((requests(HELD_SCHEDULERS, allowed)?, requests(HELD_BACKLOGS, allowed)?))
+/// How many requests must wait before a scheduler runs anything; 0 for none.
+pub(super) struct HeldSchedulers {
+    /// For the first time, in a queue.
+    pub(super) until_waiting: u32,
+    /// In the backlog of sequences.
+    pub(super) until_backlog: u32,
+}
+
+impl HeldSchedulers {
+    /// Reads the variables. Logs a warning for each that is set but not allowed.
+    ///
+    /// # Errors
+    /// Fails if a variable is allowed and not a number.
+    pub(super) fn read(allowed: bool) -> Result<Self, InvalidHook> {
+        let until_waiting = requests(HELD_SCHEDULERS, allowed)?;
+        Ok(Self { until_waiting, until_backlog: requests(HELD_BACKLOGS, allowed)? })
+    }
 }
 
 fn requests(variable: &'static str, allowed: bool) -> Result<u32, InvalidHook> {

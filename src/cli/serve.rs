@@ -95,7 +95,7 @@ fn start(
     for (setting, reason) in args.idle_settings() {
         warn!(setting, reason, "setting has no effect");
     }
-    let hold = hooks::held_schedulers(args.life.allow_test_hooks)?;
+    let hold = hooks::HeldSchedulers::read(args.life.allow_test_hooks)?;
 
     let recording = TimelineRecording::start(&args.timeline)?;
     let (isolation, backlog) = (options::isolation(&args.repository, args.start_cache()), options::backlog(&args.grpc));
@@ -104,7 +104,8 @@ fn start(
     let shared = (Arc::clone(&budgets.bytes), backlog, args.rate.amounts());
     let pool = start_pool((&args.device, &args.cuda()), shared, recording, |loader| {
         let loader = loader.with_isolation(isolation).with_trial_time(trial_time);
-        let loader = loader.with_latencies(args.latency_metrics()).with_held_schedulers(hold);
+        let loader =
+            loader.with_latencies(args.latency_metrics()).with_held_schedulers(hold.until_waiting, hold.until_backlog);
         args.auto.apply(loader, args.profile_directory())
     });
     let pool = pool.map_err(ServeError::Devices)?;

@@ -137,7 +137,7 @@ pub(super) struct InFlightTask {
 
 impl InFlightTask {
     /// Creates a newly launched task that has rows of this group only.
-    pub(super) fn new(task: TaskId, lane: LaneId, group: GroupIx, (rows, bucket): (u32, u32), launched: Ns) -> Self {
+    pub(super) fn new(task: TaskId, lane: LaneId, group: GroupIx, rows: u32, bucket: u32, launched: Ns) -> Self {
         Self { task, lane, group, own_rows: rows, own_nodes: rows, rows, bucket, launched, is_followed: false }
     }
 

@@ -103,7 +103,7 @@ impl PoolLoader {
     /// backlog of sequences; 0 turns that off. Implements Triton's `TRITONSERVER_DELAY_SCHEDULER` and
     /// `TRITONSERVER_BACKLOG_DELAY_SCHEDULER`, for tests that need a full queue.
     #[must_use]
-    pub fn with_held_schedulers(mut self, (until_waiting, until_backlog): (u32, u32)) -> Self {
+    pub fn with_held_schedulers(mut self, until_waiting: u32, until_backlog: u32) -> Self {
         (self.hold_until_waiting, self.hold_until_backlog) = (until_waiting, until_backlog);
         self
     }

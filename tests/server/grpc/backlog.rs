@@ -50,7 +50,9 @@ async fn answers_that_a_client_does_not_take_are_bounded() {
     // Requests after those that fill the backlog do not begin. How many there are depends on the machine.
     let all_pause = || {
         let read = server.pool.stats().snapshot();
-        read.responses_paused > 0 && read.tasks_running == 0 && read.waiting_response_bytes >= limits.stream_bytes as u64
+        read.responses_paused > 0
+            && read.tasks_running == 0
+            && read.waiting_response_bytes >= limits.stream_bytes as u64
     };
     eventually("the backlog is full, and nothing runs", all_pause).await;
     serves_others(&server).await;

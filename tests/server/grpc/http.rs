@@ -104,7 +104,9 @@ async fn events_that_a_client_does_not_take_are_bounded_and_its_leaving_ends_the
     assert_eq!(&first, b"HTTP/1.1 200");
     let pauses = || {
         let read = server.pool.stats().snapshot();
-        read.responses_paused > 0 && read.tasks_running == 0 && read.waiting_response_bytes >= limits.stream_bytes as u64
+        read.responses_paused > 0
+            && read.tasks_running == 0
+            && read.waiting_response_bytes >= limits.stream_bytes as u64
     };
     eventually("the model pauses", pauses).await;
     assert_eq!(server.pool.in_flight(), 1, "it has not ended");

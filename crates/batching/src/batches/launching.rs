@@ -153,7 +153,7 @@ impl Batches {
         let task = BatchTask { id, part: ix, batch_number, cell, requests, rows, class: class.clone(), ahead };
         self.tasks.push(task);
         let bucket = context.version.costs.bucket(cell, rows, &class);
-        context.ledger.launched(InFlightTask::new(id, lane.id, context.version.ix, (rows, bucket), context.now));
+        context.ledger.launched(InFlightTask::new(id, lane.id, context.version.ix, rows, bucket, context.now));
         let predicted_ns = context.version.costs.predict(cell, rows, &class, Quantile::Mean);
         let Access { reads, writes, .. } = access;
         let bucket = Bucket { rows: bucket, class };

@@ -99,7 +99,7 @@ impl OnnxProgram {
         inputs: &[ProgramPort<'_>],
         outputs: &[ProgramPort<'_>],
     ) -> Result<Self, EngineError> {
-        Self::compile_for(runtime, model, (inputs, outputs), None)
+        Self::compile_for(runtime, model, inputs, outputs, None)
     }
 
     /// As [`Self::compile_sealed`], but runs the operators that the provider supports on a card. Inputs and outputs
@@ -114,13 +114,14 @@ impl OnnxProgram {
         outputs: &[ProgramPort<'_>],
         provider: CudaProvider,
     ) -> Result<Self, EngineError> {
-        Self::compile_for(runtime, model, (inputs, outputs), Some(provider))
+        Self::compile_for(runtime, model, inputs, outputs, Some(provider))
     }
 
     fn compile_for(
         runtime: &Runtime,
         model: &SealedModel,
-        (inputs, outputs): (&[ProgramPort<'_>], &[ProgramPort<'_>]),
+        inputs: &[ProgramPort<'_>],
+        outputs: &[ProgramPort<'_>],
         provider: Option<CudaProvider>,
     ) -> Result<Self, EngineError> {
         let graph = model.to_bytes();

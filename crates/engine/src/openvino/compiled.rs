@@ -60,7 +60,8 @@ impl Compiled {
     /// Fails if OpenVINO rejects the graph; the message names the operator.
     pub(super) fn new(
         core: &Arc<Core>,
-        (streams, threads): (usize, usize),
+        streams: usize,
+        threads: usize,
         precision: Precision,
         graph: &[u8],
     ) -> Result<Self, EngineError> {

@@ -94,7 +94,7 @@ impl CompiledGraph {
 
 impl Streams {
     fn new(core: &Arc<Core>, streams: usize, source: &Source<'_>) -> Result<Self, EngineError> {
-        let compiled = Compiled::new(core, (streams, source.threads), source.precision, source.graph)?;
+        let compiled = Compiled::new(core, streams, source.threads, source.precision, source.graph)?;
         let requests = Arc::new(Requests::new(&compiled, streams)?);
         Ok(Self { requests, compiled })
     }

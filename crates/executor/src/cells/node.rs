@@ -27,7 +27,8 @@ impl<'a> Node<'a> {
     /// If the request has no such node, or if the node belongs to another cell.
     pub(crate) fn of(
         unfolded_state: &'a UnfoldedState,
-        (number, steps): (u32, u32),
+        number: u32,
+        steps: u32,
         programs: &CellPrograms,
         cell: usize,
     ) -> Result<Self, String> {

@@ -430,7 +430,7 @@ impl UnfoldedState {
             }
             Values::Steps { .. } => {
                 let all = row.clone();
-                return self.append(values, all.as_slice(), row, (place.nodes, max_bytes));
+                return self.append(values, all.as_slice(), row, place.nodes, max_bytes);
             }
             // A copy, because nodes may wait long for others and a shared row would keep the whole task's memory.
             Values::Nodes(nodes) => {
@@ -463,7 +463,7 @@ impl UnfoldedState {
         let latest = rows.clone().part(place.steps - 1, place.steps).copied();
         let values = &mut self.left.lock()[place.segment].values[output];
         match values {
-            Values::Steps { .. } => self.append(values, rows.as_slice(), latest, (place.nodes, max_bytes)),
+            Values::Steps { .. } => self.append(values, rows.as_slice(), latest, place.nodes, max_bytes),
             Values::Last(last) => {
                 self.count(last.as_ref().map_or(0, |last| last.len), latest.len)?;
                 *last = Some(latest);
@@ -480,7 +480,8 @@ impl UnfoldedState {
         values: &mut Values,
         rows: &[u8],
         latest: Row,
-        (nodes, max_bytes): (usize, usize),
+        nodes: usize,
+        max_bytes: usize,
     ) -> Result<(), String> {
         let Values::Steps { dims, data, last } = values else { return Ok(()) };
         if last.is_none() {

@@ -186,7 +186,7 @@ impl Loader<'_> {
         }
         let weights = program.load(self.card).map_err(|error| error.to_string())?;
         let streams = (0..self.card.streams()).map(StreamId);
-        let lanes = streams.map(|stream| self.lane(&*weights, &around, stream, (max_rows, all_rows)));
+        let lanes = streams.map(|stream| self.lane(&*weights, &around, stream, max_rows, all_rows));
         let lanes = lanes.collect::<Result<_, _>>().map_err(|error| error.to_string())?;
         Ok(OnCard { around, lanes, _weights: weights })
     }
@@ -196,7 +196,8 @@ impl Loader<'_> {
         weights: &dyn CardWeights,
         around: &Around,
         stream: StreamId,
-        (run_rows, max_rows): (u32, u32),
+        run_rows: u32,
+        max_rows: u32,
     ) -> Result<OnLane, DeviceError> {
         let workspace = weights.reserve(self.card, stream, run_rows)?;
         let free = self.sections(around, max_rows)?;

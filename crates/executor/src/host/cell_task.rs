@@ -105,9 +105,10 @@ impl<'a> CellTask<'a> {
     }
 
     fn run_cell(&self, cell: &CellSpec) -> Result<TaskOutput, String> {
-        let nodes = self.nodes.iter().map(|&(unfolded_state, number, steps)| {
-            Node::of(unfolded_state, (number, steps), self.programs, self.cell)
-        });
+        let nodes = self
+            .nodes
+            .iter()
+            .map(|&(unfolded_state, number, steps)| Node::of(unfolded_state, number, steps, self.programs, self.cell));
         let nodes = nodes.collect::<Result<SmallVec<[Node<'_>; 32]>, String>>()?;
         let started = Instant::now();
         let mut rows: Vec<NodeRows> = Vec::with_capacity(nodes.len());

@@ -398,7 +398,7 @@ impl Run {
     }
 
     fn give(&self, state: &mut State, step: usize, outputs: Vec<Option<TensorValue>>) -> Result<(), InferError> {
-        let given = state.give(&self.pipeline, &self.demand, (step, self.rows), outputs);
+        let given = state.give(&self.pipeline, &self.demand, step, self.rows, outputs);
         given.map_err(|(tensor, fault)| self.fault(step, tensor, fault))
     }
 }

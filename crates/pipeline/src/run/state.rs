@@ -110,7 +110,8 @@ impl State {
         &mut self,
         pipeline: &Pipeline,
         demand: &Demand,
-        (step, rows): (usize, usize),
+        step: usize,
+        rows: usize,
         outputs: Vec<Option<TensorValue>>,
     ) -> Result<(), (TensorIx, ValueFault)> {
         let mut outputs = outputs.into_iter();

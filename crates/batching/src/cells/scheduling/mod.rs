@@ -308,7 +308,7 @@ impl Cells {
         self.waits.launched(cell, duration_ns.unwrap_or(0));
         self.tasks.push(CellTask { id: place.task, cell, nodes, steps, is_retry });
         let bucket = context.version.costs.bucket(cell, rows, &class);
-        let in_flight = InFlightTask::new(place.task, place.lane, context.version.ix, (rows, bucket), context.now);
+        let in_flight = InFlightTask::new(place.task, place.lane, context.version.ix, rows, bucket, context.now);
         let in_flight = InFlightTask { own_nodes, ..in_flight };
         let is_new = context.ledger.launched(in_flight);
         // A task counts once, however many cells of the group it runs.

@@ -98,11 +98,11 @@ impl Writer<'_> {
             self.line(2, "}");
         }
         let threads = |elements: usize| elements.next_multiple_of(32).clamp(32, THREADS);
-        let (registers, shape) = if by_blocks {
+        let (registers, (blocks, threads)) = if by_blocks {
             ("    Reg<float> part;\n", (results, threads(count)))
         } else {
             ("", (results.div_ceil(threads(results)), threads(results)))
         };
-        self.finish(*by_rows, &HashSet::from([*to]), registers, shape)
+        self.finish(*by_rows, &HashSet::from([*to]), registers, blocks, threads)
     }
 }

@@ -191,7 +191,7 @@ impl<'w> Writer<'w> {
         let written: HashSet<BufferId> =
             kernel.sections.iter().flat_map(|it| &it.stores).map(|(to, _)| to.buffer).collect();
         let threads = most.next_multiple_of(32).clamp(32, THREADS);
-        self.finish(kernel.by_rows, &written, "", (most.div_ceil(threads), threads))
+        self.finish(kernel.by_rows, &written, "", most.div_ceil(threads), threads)
     }
 
     /// Completes the kernel with its parameters, which are known once the body is written.
@@ -200,7 +200,8 @@ impl<'w> Writer<'w> {
         by_rows: bool,
         written: &HashSet<BufferId>,
         registers: &str,
-        (blocks, threads): (usize, usize),
+        blocks: usize,
+        threads: usize,
     ) -> (String, Generated) {
         let mut text = "const int* live, int rows".to_owned();
         for (place, buffer) in self.buffers.iter().enumerate() {

@@ -352,7 +352,7 @@ impl<'a> Filling<'a> {
         let role = node.unfolded_state.role(node.place);
         let is_last = is_last(node);
         for fetched in &layout.fetched {
-            let is_taken = of.layout.host_reads.is_taken(&of.programs, (segment, role), fetched.output, is_last);
+            let is_taken = of.layout.host_reads.is_taken(&of.programs, segment, role, fetched.output, is_last);
             for row in placed.own_rows() {
                 let to = if is_taken { first_host_row + row as i32 } else { -1 };
                 self.parameters.name(fetched.list, row, to);

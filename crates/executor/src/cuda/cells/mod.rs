@@ -155,7 +155,7 @@ impl Cells {
             };
             format!("the state of its requests, {slots} slots of {bytes} bytes{of_sequences}: {error}")
         });
-        match outcome.and_then(|()| load(&mut loader, programs, &layout, &reserved, (&sizes[..], &steps[..]))) {
+        match outcome.and_then(|()| load(&mut loader, programs, &layout, &reserved, &sizes[..], &steps[..])) {
             Ok(cells) => {
                 let (programs, slots) = (Arc::clone(programs), Slots::new(knobs.slots));
                 let Reserved { tables, pools } = reserved;
@@ -240,7 +240,8 @@ fn load(
     programs: &CellPrograms,
     layout: &Layout,
     reserved: &Reserved,
-    (sizes, steps): (&Sizes, &Sizes),
+    sizes: &Sizes,
+    steps: &Sizes,
 ) -> Result<Vec<OnCard>, String> {
     let specs = programs.unfolding.cells.iter().enumerate();
     let cells = specs.zip(&programs.cells).map(|((number, spec), cell)| {

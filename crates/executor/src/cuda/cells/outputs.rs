@@ -71,9 +71,9 @@ impl Reader for CellReader {
         for (member, nodes) in left.members.iter().enumerate() {
             for own in nodes {
                 let node = &own.node;
-                let at = (node.place.segment, node.unfolded_state.role(node.place));
+                let (segment, role) = (node.place.segment, node.unfolded_state.role(node.place));
                 let is_last = is_last(node);
-                let is_taken = |output| self.layout.host_reads.is_taken(&self.programs, at, output, is_last);
+                let is_taken = |output| self.layout.host_reads.is_taken(&self.programs, segment, role, output, is_last);
                 let row = |output| is_taken(output).then(|| left.row(own, output)).flatten();
                 if let Err(fault) = node.keep(row, most_bytes) {
                     outputs.failures.push((member, fault));
@@ -139,7 +139,7 @@ pub(super) fn nodes_of<'a>(
     let RowSpan { start, count, .. } = member.span;
     (start..start + count).map(move |number| {
         let unfolded_state = member.unfolded_state.as_ref().ok_or("a request has not unfolded")?;
-        Node::of(unfolded_state, (number, 1), programs, cell)
+        Node::of(unfolded_state, number, 1, programs, cell)
     })
 }
 

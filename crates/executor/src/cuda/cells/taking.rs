@@ -23,7 +23,7 @@ impl HostReads {
 
     /// Returns whether the host takes an output from some nodes of a segment's type.
     pub(super) fn is_fetched(&self, programs: &CellPrograms, segment: usize, role: usize, output: usize) -> bool {
-        self.is_taken(programs, (segment, role), output, true)
+        self.is_taken(programs, segment, role, output, true)
     }
 
     /// Returns whether the host takes an output from a node. `is_last`: whether the node may be the last of its
@@ -31,7 +31,8 @@ impl HostReads {
     pub(super) fn is_taken(
         &self,
         programs: &CellPrograms,
-        (segment, role): (usize, usize),
+        segment: usize,
+        role: usize,
         output: usize,
         is_last: bool,
     ) -> bool {

@@ -39,7 +39,7 @@ pub(crate) async fn infer(
     let received = Received::now(head);
     let mut admitted = match take_in(services, reader.workers(), message, &caller, admit, span) {
         Intake::Done(outcome) => outcome??,
-        Intake::Apart(outcome) => before(deadline, outcome).await??,
+        Intake::Deferred(outcome) => before(deadline, outcome).await??,
     };
     let trace = begin(services, Transport::Grpc, received, &mut admitted);
     let Admitted { version, mut decoded, held } = admitted;

@@ -52,11 +52,11 @@ pub(super) enum Intake {
     /// A small request, already decoded.
     Done(Outcome),
     /// A large request, which the workers decode, or one whose model is being loaded.
-    Apart(Apart),
+    Deferred(Deferred),
 }
 
 /// Future of such a request.
-pub(super) type Apart = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+pub(super) type Deferred = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// Takes in a message, and records in the span what the request asks for.
 pub(super) fn take_in(
@@ -83,7 +83,7 @@ pub(super) fn take_in(
                     Err(unloaded) => {
                         let (services, workers) = (Arc::clone(services), Arc::clone(workers));
                         let (caller, span) = (caller.clone(), span.clone());
-                        Intake::Apart(Box::pin(decode_when_loaded(services, workers, unloaded, caller, admit, span)))
+                        Intake::Deferred(Box::pin(decode_when_loaded(services, workers, unloaded, caller, admit, span)))
                     }
                 };
             }
@@ -92,7 +92,7 @@ pub(super) fn take_in(
     }
     let (services, workers) = (Arc::clone(services), Arc::clone(workers));
     let (caller, span) = (caller.clone(), span.clone());
-    Intake::Apart(Box::pin(apart(services, workers, message, place, caller, admit, span)))
+    Intake::Deferred(Box::pin(apart(services, workers, message, place, caller, admit, span)))
 }
 
 async fn apart(
@@ -142,7 +142,7 @@ async fn decode_when_loaded(
     let work = move || {
         let Message { bytes, held } = message;
         let request = decode::parse(bytes).map_err(|error| unparsable(&error))?;
-        Ok(admitted(&services, version, request, (place, held, message_bytes), admit, &span))
+        Ok(admitted(&services, version, request, Reserved { place, held, message_bytes }, admit, &span))
     };
     workers.run(message_bytes, work).await?
 }
@@ -177,7 +177,9 @@ fn decode(
     span::asked(span, &request.model_name, &request.model_version, &request.id);
     let version = services.repository.route(&request.model_name, &request.model_version, caller);
     match (version, kept) {
-        (Ok(version), _) => Ok(Ok(admitted(services, version, request, (place, held, message_bytes), admit, span))),
+        (Ok(version), _) => {
+            Ok(Ok(admitted(services, version, request, Reserved { place, held, message_bytes }, admit, span)))
+        }
         (Err(ResolveError::NotLoaded { .. }), Some(bytes)) => {
             let (model, version, id) = (request.model_name, request.model_version, request.id);
             Err(Box::new(Unloaded { model, version, id, message: Message { bytes, held }, place }))
@@ -187,16 +189,25 @@ fn decode(
 }
 
 /// Checks a request against its version. `held` is the reservation of the message and of what decoding built.
+/// What the budget has reserved for a message.
+struct Reserved {
+    /// One of the requests.
+    place: Reservation,
+    /// The bytes of the message and of what is read from it.
+    held: Reservation,
+    message_bytes: usize,
+}
+
 fn admitted(
     services: &Services,
     version: Arc<ModelVersion>,
     request: pb::ModelInferRequest,
-    (place, held, message_bytes): (Reservation, Reservation, usize),
+    reserved: Reserved,
     admit: Admit,
     span: &Span,
 ) -> Result<Admitted, RequestError> {
     let decoded = admit(services, &version, request)?;
-    let admitted = Admitted::new(version, decoded, place, held, message_bytes);
+    let admitted = Admitted::new(version, decoded, reserved.place, reserved.held, reserved.message_bytes);
     span::admitted(span, &admitted);
     Ok(admitted)
 }

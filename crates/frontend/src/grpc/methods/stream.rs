@@ -23,7 +23,7 @@ use tonic::Status;
 use tracing::Span;
 
 use super::{
-    intake::{Apart, Intake, take_in},
+    intake::{Deferred, Intake, take_in},
     responses::{Decoupled, DecoupledEvent, DecoupledState, StreamedResponse, conclude},
 };
 use crate::{
@@ -85,7 +85,7 @@ pub(crate) struct InferStream {
     in_flight_bytes: usize,
     /// A large request that workers decode, or one whose model is being loaded. No request is read after it until it is
     /// decoded, so that requests keep their order.
-    decoding: Option<(Apart, Read)>,
+    decoding: Option<(Deferred, Read)>,
     /// Its client, if clients have limits.
     client: Option<Client>,
     /// Waits for a place of the client.
@@ -222,7 +222,7 @@ impl InferStream {
                         &read.span,
                     ) {
                         Intake::Done(outcome) => self.start(outcome?, read),
-                        Intake::Apart(outcome) => self.decoding = Some((outcome, read)),
+                        Intake::Deferred(outcome) => self.decoding = Some((outcome, read)),
                     }
                 }
             }
