@@ -1,5 +1,5 @@
-//! Descriptions of models: datatypes, tensor specifications, the specification of a loaded version, inputs of requests,
-//! and what a run says of its rows.
+//! Descriptions of models: datatypes, tensor specifications, the specification of a loaded version, inputs of requests
+//! and the check of their shapes, and what a run says of its rows.
 //!
 //! Nothing here depends on the wire formats, the scheduler or devices.
 #![deny(unsafe_code)]

@@ -1,13 +1,14 @@
 //! Statistics, timelines, traces, logging and budgets. Any crate may use it but `batching`.
 //!
 //! [`ObservedRequest`] is the record of one request: each event of its life is reported there, and goes to statistics,
-//! timeline and trace. [`RequestEnd`] says how it ended, in the words of all three. [`ModelStats`] counts the requests
-//! of a loaded version, [`PoolStats`] the scheduler's work, [`RepositoryStats`] the repository's disk accesses and
-//! loads on demand. [`Trends`] keeps the load of the last minute. [`timeline`] records requests and tasks one by one,
-//! [`trace`] the course of single requests, and [`Logging`] installs the log and changes its settings at run time.
-//! [`budget`] limits what all clients hold together; [`Charge`] is the account of one request and what is derived from
-//! it. This crate makes no decisions, and does not know the wire, the repository or the executor. `exporters` passes
-//! its counters on as metrics, and traces as spans.
+//! timeline and trace. [`RequestEnd`] says how it ended, in the words of all three, and which counter that is: a
+//! client's fault has one of its own, and a message that cannot be read is never counted here. [`ModelStats`] counts
+//! the requests of a loaded version, [`PoolStats`] the scheduler's work, [`RepositoryStats`] the repository's disk
+//! accesses and loads on demand. [`Trends`] keeps the load of the last minute. [`timeline`] records requests and tasks
+//! one by one, [`trace`] the course of single requests, and [`Logging`] installs the log and changes its settings at
+//! run time. [`budget`] limits what all clients hold together; [`Charge`] is the account of one request and what is
+//! derived from it. This crate makes no decisions, and does not know the wire, the repository or the executor.
+//! `exporters` passes its counters on as metrics, and traces as spans.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 

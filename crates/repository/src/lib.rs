@@ -1,5 +1,6 @@
 //! The model repository: model directories, their configuration, versions, loading and unloading, states and reasons.
 //!
+//! `repository` is what front ends call; a load whose caller drops its future is ended there.
 //! `paternoster-config` turns configuration texts and graph signatures into one checked configuration. `places` lists
 //! the repositories, and `stores` mirrors those in object stores to disk. `scan` and `directory` read the disk;
 //! `changes` decides what changed in poll mode. `prepare` combines both into [`LoadRequest`]s, which `startup` and

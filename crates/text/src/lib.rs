@@ -1,7 +1,9 @@
 //! Texts in, vectors out: tokenizers, pooling, and the descriptions that come with models of Hugging Face.
 //!
 //! `tokenizer` turns one text into tokens, and `pooling` the states of one text into a vector. `tokenize` and `pool`
-//! are the steps of pipelines around them. `layout` reads the files that lie beside a model's weights.
+//! are the steps of pipelines around them. `layout` reads the files that lie beside a model's weights,
+//! and what they say of the most tokens. That limit holds at two places: [`TextTokenizer`] applies it to texts, and
+//! [`Tokenize`] to ids that come in their place.
 //!
 //! Protocols, model repositories, files and engines must not live here.
 #![deny(unsafe_code)]

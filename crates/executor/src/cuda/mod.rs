@@ -6,7 +6,7 @@
 //! - **Requests' inputs** are written to host memory that the graph reads. Each task in flight has its own section of
 //!   that memory, and the graph writes there what responses need.
 //! - **The card's poller reports completed tasks.** It reads only the outputs that decide where rows go next. Another
-//!   thread copies what responses need (`flights`).
+//!   thread copies what responses need (`in_flight`).
 //! - **A task that cannot run fails before its launch**, and so does each task that needs its outputs: every slot and
 //!   every row records which task wrote it last. A row that lacks an input of its own request fails that request alone.
 

@@ -3,9 +3,9 @@
 //!
 //! `listener` accepts connections and limits what a peer may hold; `head` checks the head of each request, and `host`
 //! that it names this server; `body` reads requests; `routes` maps paths to handlers, which share the state in `api`
-//! and take names from `path`; `answer` sends responses. `infer` and `generate` run models, and `text` those that take
-//! texts; `describe` and `control` call the same methods as gRPC. `page` is the web page, and `overview` the data that
-//! it and `paternoster top` show. This module must not convert tensors to JSON (`wire`), resolve model names
+//! and take names from `path`; `unsent_response` sends responses. `infer` and `generate` run models, and `text` those
+//! that take texts; `describe` and `control` call the same methods as gRPC. `page` is the web page, and `overview` the
+//! data that it and `paternoster top` show. This module must not convert tensors to JSON (`wire`), resolve model names
 //! (`repository`), or count (`observe`).
 
 mod api;

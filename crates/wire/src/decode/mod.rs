@@ -1,6 +1,9 @@
 //! Converts ModelInferRequest to [`executor::InferRequest`](InferRequest). Everything is checked against the model's
 //! specification here, so an admitted request can be batched without further checks.
 //!
+//! [`RequestShape`] checks shapes, and its faults have their own texts; all other
+//! texts are in `fault`.
+//!
 //! Before a message is parsed, [`size`] determines how much memory that takes, and [`parse`] takes no more.
 //!
 //! Payloads are moved, not copied: a raw entry remains a slice of the received frame, and typed contents of four or

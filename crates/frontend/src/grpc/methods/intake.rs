@@ -188,7 +188,6 @@ fn decode(
     }
 }
 
-/// Checks a request against its version. `held` is the reservation of the message and of what decoding built.
 /// What the budget has reserved for a message.
 struct Reserved {
     /// One of the requests.
@@ -198,6 +197,7 @@ struct Reserved {
     message_bytes: usize,
 }
 
+/// Checks a request against its version.
 fn admitted(
     services: &Services,
     version: Arc<ModelVersion>,

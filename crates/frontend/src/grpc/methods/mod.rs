@@ -3,10 +3,10 @@
 
 mod infer;
 mod intake;
-mod load;
+mod read_load;
 mod responses;
 mod stream;
 
 pub(super) use infer::infer;
-pub(super) use load::read_load;
+pub(super) use read_load::read_load;
 pub(super) use stream::{InferStream, StreamBounds};

@@ -1,6 +1,6 @@
 //! `GET /v2/overview`: models, load and recent batches, for the web page and `paternoster top`.
 //!
-//! `answer` says what it contains, and `models` which models, in which order. It is computed at most twice a second
+//! `response` says what it contains, and `models` which models, in which order. It is computed at most twice a second
 //! however many clients ask, outside the I/O threads, and is of bounded size. The load is sampled every second; batches
 //! are recorded only while a client asks, and for a few seconds after.
 
