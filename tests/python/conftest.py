@@ -40,7 +40,7 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(items):
-    order = [Path(__file__).with_name(name) for name in LONG]
+    order = [Path(__file__).parent / name for name in LONG]
     missing = [path.name for path in order if not path.exists()]
     assert not missing, f"LONG names files that are gone: {missing}"
     items.sort(key=lambda item: order.index(item.path) if item.path in order else len(order))

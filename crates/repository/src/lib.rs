@@ -24,6 +24,7 @@ mod configuration;
 mod control;
 mod directory;
 mod error;
+mod exported_cells;
 mod gates;
 mod generation;
 #[cfg(feature = "image")]
@@ -36,7 +37,6 @@ mod importing;
 mod isolation;
 mod loader;
 mod mapped;
-mod opened;
 mod opening;
 mod operator_profiling;
 mod options;

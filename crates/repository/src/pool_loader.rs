@@ -24,9 +24,8 @@ use super::{
     CellProgram, EngineKind, HeldProgram, Isolation, LoadAttempt, LoadRequest, Loader, Opening, TrialLimits,
     WarmupSample,
     attempt::CardLack,
-    cells,
+    cells, exported_cells,
     loader::version_latencies,
-    opened,
     opening::Opener,
     plans::{self, Compiled},
     staging,
@@ -209,14 +208,14 @@ impl PoolLoader {
     /// Returns the reason if a decoder cannot be opened, or recurrent layers where the configuration asks for cells.
     pub(super) fn by_cells(&self, request: &LoadRequest, attempt: &LoadAttempt) -> Result<Option<LoadRequest>, String> {
         if let Opening::Decoder(generation) = &request.opening {
-            return opened::decoder(request, generation, &self.opener(attempt)).map(Some);
+            return exported_cells::decoder(request, generation, &self.opener(attempt)).map(Some);
         }
         let is_asked = request.asks_for_cells();
         if self.pool.has_cards() && request.placement.may_need_cards() {
             let reason = "recurrent layers have no plan for cards: give the model CPU instances (KIND_CPU)";
-            return if is_asked { Err(opened::stays_whole(request, reason)) } else { Ok(None) };
+            return if is_asked { Err(exported_cells::stays_whole(request, reason)) } else { Ok(None) };
         }
-        match opened::by_cells(request, &self.opener(attempt)) {
+        match exported_cells::by_cells(request, &self.opener(attempt)) {
             // What cannot be opened is refused with the reason when the whole is loaded.
             Err(_) if !is_asked => Ok(None),
             opened => opened,

@@ -1,7 +1,7 @@
 //! Texts in, vectors out: tokenizers, pooling, and the descriptions that come with models of Hugging Face.
 //!
-//! `tokenizer` turns one text into tokens, and `pooling` the states of one text into a vector. `tokenize` and `pool`
-//! are the steps of pipelines around them. `layout` reads the files that lie beside a model's weights,
+//! `tokenizer` turns one text into tokens, and `pooling` the states of one text into a vector. `tokenize`, and `pool`
+//! in `pooling`, are the steps of pipelines around them. `layout` reads the files that lie beside a model's weights,
 //! and what they say of the most tokens. That limit holds at two places: [`TextTokenizer`] applies it to texts, and
 //! [`Tokenize`] to ids that come in their place.
 //!
@@ -10,15 +10,13 @@
 #![warn(missing_docs)]
 
 mod layout;
-mod pool;
 mod pooling;
 mod tensors;
 mod tokenize;
 mod tokenizer;
 
 pub use layout::{LayoutFault, TextModelLayout, TextModelTask, hugging_face};
-pub use pool::{PoolingOptions, PoolingStep, STATES};
-pub use pooling::{Pooling, cut, normalize};
+pub use pooling::{Pooling, PoolingOptions, PoolingStep, STATES, cut, normalize};
 pub use tensors::floats;
 pub use tokenize::{RowSize, Tokenize, TokenizeOptions, output};
 pub use tokenizer::{
