@@ -92,6 +92,7 @@ fn cells_in_all_buckets() {
 }
 
 #[test]
+#[ignore = "one network of many: make nightly"]
 fn a_narrow_bert() {
     with_card(|| bert(Width::part(12)).check());
 }
@@ -102,11 +103,13 @@ fn a_narrow_minilm() {
 }
 
 #[test]
+#[ignore = "one network of many: make nightly"]
 fn a_transformer_encoder() {
     with_card(|| transformer_encoder(Width::QUARTER).check());
 }
 
 #[test]
+#[ignore = "one network of many: make nightly"]
 fn a_transformer_decoder() {
     with_card(|| transformer_decoder(Width::QUARTER).check());
 }

@@ -55,8 +55,9 @@ pub(crate) fn add(line: String) {
             (threads.len(), threads[threads.len() - 1].clone())
         });
         if let Some(file) = file() {
-            // What cannot be written is missing in the file that the test reads.
-            let _ = writeln!(file.lock(), "{thread} {line}");
+            // In one piece, because the process may end within it. What cannot be written is missing in the file that
+            // the test reads.
+            let _ = file.lock().write_all(format!("{thread} {line}\n").as_bytes());
         }
         if ON.load(Ordering::Relaxed) {
             lines.lock().push((ENDED.fetch_add(1, Ordering::Relaxed), line));
