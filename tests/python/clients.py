@@ -1,5 +1,6 @@
 """Small helpers that tests with tritonclient and with other clients share."""
 
+import json
 import re
 import subprocess
 import threading
@@ -72,6 +73,14 @@ def eventually(what, condition, timeout_s=120):
             return value
         assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
         time.sleep(0.01)
+
+
+def document(file):
+    """Returns the JSON in a file that another process writes; nothing before it is complete."""
+    try:
+        return json.loads(file.read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
 
 
 def expires(client, model, inputs, count):

@@ -8,7 +8,7 @@ import ensembles
 import numpy as np
 import tritonclient.grpc as triton
 import tritonclient.http as triton_http
-from clients import eventually, refused, rows, scrape, tensor
+from clients import document, eventually, refused, rows, scrape, tensor
 from conftest import serving
 from ensembles import Ensemble, step
 from repository_on_disk import config, write_model
@@ -137,7 +137,7 @@ def test_an_ensembles_steps_have_traces_that_name_its_own(program, tmp_path):
     flag = f"--trace-config=level=TIMESTAMPS,rate=1,file={file},mode=triton"
     with serving(repository, flag, program=program) as server, triton.InferenceServerClient(server.grpc) as client:
         client.infer("outer", [tensor("IN", rows(1))], request_id="one")
-        eventually("the trace is in the file", lambda: file.exists() and json.loads(file.read_text()))
+        eventually("the trace is in the file", lambda: document(file))
         page = scrape(server)
         assert "paternoster_traces_total 1" in page and "paternoster_traces_dropped_total 0" in page
     objects = json.loads(file.read_text())

@@ -11,7 +11,7 @@ import pytest
 import tritonclient.grpc as triton
 import tritonclient.http as triton_http
 from certificates import Certificates
-from clients import ROW, eventually, refused, scrape, tensor
+from clients import ROW, document, eventually, refused, scrape, tensor
 from conftest import serving
 from onnx_bytes import identity, model, node, port
 from repository_on_disk import config, write_model
@@ -82,7 +82,7 @@ def http_tensor():
 
 
 def read(path):
-    return json.loads(path.read_text()) if path.exists() else []
+    return document(path) or []
 
 
 def test_a_trace_file_is_read_as_tritons_summary_reads_it(program, models, tmp_path):
