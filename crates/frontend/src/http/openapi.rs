@@ -14,7 +14,8 @@ pub(super) async fn description() -> Response {
     ([(CONTENT_TYPE, "application/json")], DESCRIPTION).into_response()
 }
 
-#[cfg(test)]
+// It describes the routes of all features.
+#[cfg(all(test, feature = "text"))]
 mod tests {
     use std::{
         collections::{BTreeMap, BTreeSet},

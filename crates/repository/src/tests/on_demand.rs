@@ -348,6 +348,7 @@ async fn a_change_of_the_directory_ends_the_wait_after_a_failure_and_reloads_wha
     assert_eq!(known, ["m", "new"], "what is gone is forgotten");
 }
 
+#[cfg(feature = "text")]
 #[tokio::test]
 async fn models_that_take_texts_are_known_before_they_are_loaded() {
     let directory = Directory::new();

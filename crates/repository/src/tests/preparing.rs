@@ -58,6 +58,7 @@ async fn missing_pieces_are_named() {
     assert!(refusal.contains("config.pbtxt:1:26: output[0].label_filename: cannot read "), "{refusal}");
 }
 
+#[cfg(feature = "text")]
 #[tokio::test]
 async fn texts_have_no_more_tokens_than_the_model_has_positions() {
     let model = ("m/1/model.onnx", "good");
