@@ -11,7 +11,7 @@ from conftest import ROOT, fetched
 
 #: The scripts with options that make them short. TABLE and PLOT stand for files.
 SCRIPTS = {
-    "compare_slack.py": [],
+    "compare_slack.py": ["--only", "lstm"],
     "compare_text.py": ["--only", "glue-short,mixed", "--csv", "TABLE", "--svg", "PLOT"],
     "compare_triton.py": ["--only", "identity;lstm", "--csv", "TABLE", "--svg", "PLOT"],
     "scaling.py": ["--parts", "shards", "--rounds", "1", "--seconds", "0.3", "--warm-up", "0", "--samples", "4", "--tables", "FOLDER"],
