@@ -13,7 +13,7 @@ pub enum RequestEnd {
     Rejected,
     /// It was rejected because of its content: a fault of the client.
     Invalid,
-    /// There was no room for its reply or for the state of its sequence.
+    /// There was no room for its response or for the state of its sequence.
     NoRoom,
     /// Its device, or the scheduler, failed.
     Lost,

@@ -80,11 +80,11 @@ pub struct PoolSnapshot {
     pub tasks: u64,
     /// Tasks given to a lane that have not ended.
     pub tasks_running: u64,
-    /// Time from admission to the reply of rejected requests, in nanoseconds.
+    /// Time from admission to the response of rejected requests, in nanoseconds.
     pub rejections: Histogram,
     /// State of the lanes as of the last change.
     pub lanes: LaneCounts,
-    /// Bytes of replies that wait for their clients.
+    /// Bytes of responses that wait for their clients.
     pub waiting_response_bytes: u64,
     /// Times that a request paused because its client left too many responses unread.
     pub responses_paused: u64,
@@ -138,7 +138,7 @@ impl PoolStats {
         *self.lanes.lock() = lanes;
     }
 
-    /// Returns the counter of waiting reply bytes, for the code that counts them.
+    /// Returns the counter of waiting response bytes, for the code that counts them.
     pub fn waiting_response_bytes(&self) -> &Arc<AtomicUsize> {
         &self.waiting_response_bytes
     }
@@ -148,7 +148,7 @@ impl PoolStats {
         self.responses_paused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records a reply that failed because its client left too many unread.
+    /// Records a response that failed because its client left too many unread.
     pub fn response_refused(&self) {
         self.responses_refused.fetch_add(1, Ordering::Relaxed);
     }

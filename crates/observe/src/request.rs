@@ -4,7 +4,7 @@
 //! The executor calls this on the thread that has the event. Nothing is queued or allocated: an event costs a few
 //! additions and what its sinks cost. A timeline that is off costs a branch, and a request without a trace another. The
 //! events of tasks, which have several requests, go to the timeline and to [`ModelStats`] directly; so do the sending
-//! of replies and their contents to the trace, which only the front end knows.
+//! of responses and their contents to the trace, which only the front end knows.
 
 use std::{sync::Arc, time::Instant};
 
@@ -169,8 +169,8 @@ impl ObservedRequest {
         self.finished_ns = Some(now_ns);
     }
 
-    /// Records how it ended, as its client is about to be answered. Releases its trace, so that the reply's sender is
-    /// the one who ends the trace.
+    /// Records how it ended, as its client is about to be answered. Releases its trace, so that the response's sender
+    /// is the one who ends the trace.
     pub fn ended(self, version: &ObservedVersion, now_ns: u64, end: RequestEnd) {
         let Self { req, rows, arrived_ns, is_queued, mut timings, finished_ns, trace, step_of, missed_ns, .. } = self;
         version.timeline.ended(finished_ns.unwrap_or(now_ns), req, end);

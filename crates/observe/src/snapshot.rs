@@ -41,7 +41,7 @@ pub struct StatsSnapshot {
 /// Durations of requests, each counted once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct InferenceStats {
-    /// Answered requests, from admission to the reply; those that the cache answered too.
+    /// Answered requests, from admission to the response; those that the cache answered too.
     pub success: Tally,
     /// Failed requests, from admission to the error.
     pub fail: Tally,

@@ -12,7 +12,7 @@ use std::{
 /// Durations of one request in nanoseconds; queue + compute ≤ total if it completed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestTimings {
-    /// From admission to the reply.
+    /// From admission to the response.
     pub total_ns: u64,
     /// Waiting for a lane, including at stage boundaries.
     pub queue_ns: u64,

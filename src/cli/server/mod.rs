@@ -65,7 +65,7 @@ pub(super) enum StartError {
     #[error("{0}")]
     Limits(String),
     #[error("gRPC: {0}")]
-    Grpc(#[from] grpc::ListenError),
+    Grpc(#[from] grpc::GrpcStartError),
     #[error("HTTP: {0}")]
     Http(HttpStartError),
     #[error("metrics: {0}")]

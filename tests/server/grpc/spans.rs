@@ -71,7 +71,7 @@ impl Collector {
         }
     }
 
-    /// Starts a server that exports every so many requests to it.
+    /// Starts a server whose spans go to it, those of every `rate`-th request.
     async fn server(&self, rate: u32) -> Server {
         start(self.options(), rate).await
     }

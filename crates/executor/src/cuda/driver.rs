@@ -30,7 +30,7 @@ use crate::{
 
 /// Messages to the card's thread.
 pub(super) enum Message {
-    /// Load a version; the response carries its knobs as adjusted for the card, and the bytes of the card's memory that
+    /// Load a version; the reply carries its knobs as adjusted for the card, and the bytes of the card's memory that
     /// it reserved.
     Load {
         model: ModelId,
@@ -43,7 +43,7 @@ pub(super) enum Message {
     Order(Arc<dyn Reports>, Order),
     /// The memory of a task is no longer needed.
     Back(InFlightTask),
-    /// Execute no further orders; the response says whether all running tasks ended in time.
+    /// Execute no further orders; the reply says whether all running tasks ended in time.
     Stop { patience: Duration, reply: Sender<bool> },
 }
 
@@ -137,7 +137,7 @@ impl Launch {
 }
 
 impl Serving {
-    /// Handles a message. Returns where to send the last response, and its value, after [`Message::Stop`].
+    /// Handles a message. Returns where to send the last reply, and its value, after [`Message::Stop`].
     fn hear(&mut self, message: Message) -> Option<(Sender<bool>, bool)> {
         match message {
             Message::Load { model, spec, programs, knobs, reply } => {

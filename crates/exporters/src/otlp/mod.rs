@@ -1,7 +1,8 @@
 //! Traces as spans, exported over OTLP/HTTP by the batch processor of the OpenTelemetry SDK.
 //!
 //! The spans of a request are created from its record when it has ended. Only its root span is created at its start,
-//! because the reply to the client names it. Spans wait in a bounded queue, and are dropped and counted if it is full.
+//! because the response to the client names it. Spans wait in a bounded queue, and are dropped and counted if it is
+//! full.
 
 mod client;
 mod queue;

@@ -1,12 +1,12 @@
 //! The spans of one request.
 //!
 //! ```text
-//! InferRequest                     from its arrival to the last byte of its reply
+//! InferRequest                     from its arrival to the last byte of its response
 //! ├─ input                         until it was read, decoded and checked
 //! ├─ <model>                       while it was in the executor
 //! │  ├─ queue                      until its first task started
 //! │  └─ compute | stage N | cell C one for each interval of tasks
-//! └─ output                        from its response to the last byte of its reply
+//! └─ output                        from when its response is complete to its last byte
 //! ```
 
 use std::{

@@ -20,4 +20,4 @@ mod transport;
 pub use config::{CompressionLevel, ConnectionLimits, GrpcConfig, MessageLimits};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use framing::frames;
-pub use server::{GrpcServer, ListenError};
+pub use server::{GrpcServer, GrpcStartError};

@@ -24,7 +24,7 @@ use crate::{
 
 /// Why the front end cannot start.
 #[derive(Debug, thiserror::Error)]
-pub enum ListenError {
+pub enum GrpcStartError {
     /// The address cannot be bound.
     #[error("cannot listen on {endpoint}: {error}")]
     Bind {
@@ -61,13 +61,13 @@ impl GrpcServer {
     ///
     /// # Errors
     /// If the address, the certificates or the restrictions are unusable.
-    pub fn start(config: GrpcConfig, services: Services) -> BoxFuture<'static, Result<Self, ListenError>> {
+    pub fn start(config: GrpcConfig, services: Services) -> BoxFuture<'static, Result<Self, GrpcStartError>> {
         Box::pin(async move {
             let tls = config.tls.as_ref();
             let tls = tls.map(|files| Certificates::read(files, b"h2", Uncertified::Refused)).transpose()?;
             let restrictions = Restrictions::new(&config.restricted)?;
             let reflection = Reflection::new()?;
-            let bind = |error| ListenError::Bind { endpoint: config.endpoint.clone(), error };
+            let bind = |error| GrpcStartError::Bind { endpoint: config.endpoint.clone(), error };
             let (listener, endpoint) = config.endpoint.bind().await.map_err(bind)?;
 
             let (closing, ended) = (CancellationToken::new(), CancellationToken::new());

@@ -144,7 +144,7 @@ pub struct RanRequest {
     pub arrived_ns: u64,
     /// Start of its first task.
     pub began_ns: u64,
-    /// Time at which its reply was sent.
+    /// Time at which its response was sent.
     pub ended_ns: u64,
 }
 

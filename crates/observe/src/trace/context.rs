@@ -24,7 +24,7 @@ pub struct TraceHead {
     pub parent: Option<Parent>,
 }
 
-/// The header in which a reply names the span of its request, according to the drafts of W3C Trace Context.
+/// The header in which a response names the span of its request, according to the drafts of W3C Trace Context.
 pub const TRACE_RESPONSE: &str = "traceresponse";
 
 /// Length of a header of version 00. Later versions may append to it after a dash.

@@ -22,7 +22,7 @@ pub trait TraceExport: fmt::Debug + Send + Sync {
 
 /// The root span of a request in progress.
 pub trait ExportedTrace: fmt::Debug + Send + Sync {
-    /// Returns the value of [`TRACE_RESPONSE`](super::TRACE_RESPONSE) for the reply.
+    /// Returns the value of [`TRACE_RESPONSE`](super::TRACE_RESPONSE) for the response.
     fn header(&self) -> String;
 
     /// Takes the record of the request, which has ended.

@@ -110,7 +110,7 @@ pub struct TraceProgress {
     pub end: Option<TraceEnd>,
     /// When its last response was complete.
     pub responded: Option<Instant>,
-    /// When the first reply began to be sent, and when the last one had been sent.
+    /// When the first response began to be sent, and when the last one had been sent.
     pub sent: Option<(Instant, Instant)>,
     pub(super) tensors: Vec<TracedTensor>,
     tensor_bytes: usize,
@@ -247,7 +247,7 @@ impl TraceRecord {
         }
     }
 
-    /// Returns when its message was read and its reply was sent; nothing, of a step.
+    /// Returns when its message was read and its response was sent; nothing, of a step.
     pub fn of_transport(&self, progress: &TraceProgress) -> Vec<Milestone> {
         if self.parent_id.is_some() {
             return Vec::new();

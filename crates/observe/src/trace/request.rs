@@ -58,7 +58,7 @@ impl RequestTrace {
         }))
     }
 
-    /// Returns the value of [`TRACE_RESPONSE`](super::TRACE_RESPONSE) for the reply, if the request has a span.
+    /// Returns the value of [`TRACE_RESPONSE`](super::TRACE_RESPONSE) for the response, if the request has a span.
     pub fn response_header(&self) -> Option<HeaderValue> {
         let root = self.root.as_ref()?;
         HeaderValue::try_from(root.header()).ok()
@@ -108,13 +108,13 @@ impl RequestTrace {
             .collect()
     }
 
-    /// Records that its reply is being sent, until the returned value is dropped.
+    /// Records that its response is being sent, until the returned value is dropped.
     pub fn sending(self: &Arc<Self>) -> Sending {
         Sending { trace: Arc::clone(self), began: Instant::now() }
     }
 }
 
-/// A reply that is being sent.
+/// A response that is being sent.
 #[derive(Debug)]
 pub struct Sending {
     trace: Arc<RequestTrace>,
@@ -125,7 +125,7 @@ impl Drop for Sending {
     fn drop(&mut self) {
         let now = Instant::now();
         let mut progress = self.trace.record.progress.lock();
-        // With several replies, the period is from the start of the first to the end of the last.
+        // With several responses, the period is from the start of the first to the end of the last.
         let began = progress.sent.map_or(self.began, |(began, _)| began);
         progress.sent = Some((began, now));
     }

@@ -149,7 +149,7 @@ fn nodes_that_no_output_needs_are_left_out() {
     assert_eq!(node_names(&stages[0]), ["a", "y"]);
 }
 
-/// A trunk a → b → c → y with an exit at `a`, which has a confidence and a response.
+/// A trunk a → b → c → y with an exit at `a`, which has a confidence and a result.
 fn with_exit() -> Model {
     let (mut graph, x) = begin();
     let a = relu(&mut graph, &x, "a");
