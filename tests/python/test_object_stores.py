@@ -398,7 +398,8 @@ def test_without_a_store_a_server_told_to_go_on_is_not_live_until_it_comes(s3, s
     s3.requests.answer = (403, b"<Error><Code>AccessDenied</Code></Error>")
     server = serve(s3, flags=[*POLL, "--exit-on-error=false"], until="started")
     with connected(server) as client:
-        assert not client.is_server_live()
+        # The ports are open before the store has answered, and until then the server is live.
+        eventually("the store's refusal", lambda: not client.is_server_live())
         s3.requests.answer = None
         eventually("a live server", client.is_server_live)
         eventually("its model", lambda: client.is_model_ready("model"))
