@@ -170,7 +170,7 @@ impl Load {
             lengths: (0..self.kind.lengths.min(1)).map(|_| self.length()).collect(),
             key,
             priority: 0,
-            board_by: None,
+            queue_deadline: None,
             deadline: self.kind.deadlines.then_some(self.now + 1_000_000_000_000),
             needed_after_ns: 0,
             graph: (0..self.kind.nodes.min(1)).map(|_| Unfolded::Steps(self.nodes())).collect(),

@@ -30,7 +30,7 @@ enum Message {
 
 fn arrival(req: ReqId) -> Arrival {
     let (lengths, key, graph) = (Lengths::new(), RequestKey::default(), Box::default());
-    let (board_by, deadline, needed_after_ns, sequence, first) = (None, None, 0, None, None);
+    let (queue_deadline, deadline, needed_after_ns, sequence, first) = (None, None, 0, None, None);
     let (rows, priority) = (1, 0);
     Arrival {
         req,
@@ -39,7 +39,7 @@ fn arrival(req: ReqId) -> Arrival {
         lengths,
         key,
         priority,
-        board_by,
+        queue_deadline,
         deadline,
         needed_after_ns,
         graph,

@@ -135,7 +135,7 @@ pub struct Arrival {
     pub priority: u64,
     /// Queue timeout that the request asks for, as an absolute time. The model's queue policy decides whether it
     /// applies.
-    pub board_by: Option<Ns>,
+    pub queue_deadline: Option<Ns>,
     /// The client's deadline. The request ends at this time in whatever state it is.
     pub deadline: Option<Ns>,
     /// Time that is needed between its completion and its deadline, such as for later steps of a pipeline. Policies
@@ -180,7 +180,7 @@ pub struct FirstArrival {
     /// Time of the first arrival.
     pub at: Ns,
     /// End of its queue timeout, if it has one.
-    pub board_by: Option<Ns>,
+    pub queue_deadline: Option<Ns>,
 }
 
 /// An event: an input of the core.

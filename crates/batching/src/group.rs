@@ -96,9 +96,9 @@ impl VersionScheduler {
 pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: &mut Arrival) {
     let version = &mut *context.version;
     let level = version.pending.rules.level_of(arrival.priority);
-    let (arrived, board_by) = match arrival.first {
-        Some(first) => (first.at, first.board_by.unwrap_or(NEVER)),
-        None => (context.now, version.pending.rules.board_by(level, context.now, arrival.board_by)),
+    let (arrived, queue_deadline) = match arrival.first {
+        Some(first) => (first.at, first.queue_deadline.unwrap_or(NEVER)),
+        None => (context.now, version.pending.rules.queue_deadline(level, context.now, arrival.queue_deadline)),
     };
     let expected_ns = version.expected_ns(arrival);
     let deadline = arrival.deadline.unwrap_or(NEVER);
@@ -122,7 +122,7 @@ pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: &m
         level,
         arrived,
         boarded: NEVER,
-        board_by,
+        queue_deadline,
         deadline,
         due: arrival.deadline.map_or(NEVER, |deadline| deadline.saturating_sub(arrival.needed_after_ns)),
         alarm: NEVER,
@@ -153,9 +153,9 @@ pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: &m
         context.apply(change);
     }
     context.version.release_hold();
-    context.timers.arm(context.ledger, request_ix, board_by.min(deadline));
+    context.timers.arm(context.ledger, request_ix, queue_deadline.min(deadline));
     // The queue timeout may have passed already: it is zero, or the request was recalled from another core.
-    if board_by <= context.now {
+    if queue_deadline <= context.now {
         context.timers.disarm(context.ledger, request_ix);
         alarm(work, context, request_ix);
     } else {
@@ -188,18 +188,18 @@ fn refusal(work: &Work, version: &Version, now: Ns, arrival: &Arrival, level: u6
 /// Handles an alarm of a request: its queue timeout, its deadline, or a time that no longer matters.
 pub(super) fn alarm(work: &mut Work, context: &mut StepContext<'_>, request_ix: RequestIx) {
     let request = &context.ledger[request_ix];
-    let (level, board_by, deadline) = (request.level, request.board_by, request.deadline);
+    let (level, queue_deadline, deadline) = (request.level, request.queue_deadline, request.deadline);
     if let RequestState::Queued { .. } = request.state
-        && board_by <= context.now
+        && queue_deadline <= context.now
         // The deadline wins a tie: an expired request must not be counted as rejected or delayed.
-        && board_by < deadline
+        && queue_deadline < deadline
     {
         if context.version.pending.rules.queue_of(level).timeout_action == TimeoutAction::Reject {
             work.end(context, request_ix, End::Rejected(Rejection::QueueTimeout));
             return;
         }
         context.version.totals.delayed += 1;
-        context.ledger[request_ix].board_by = NEVER;
+        context.ledger[request_ix].queue_deadline = NEVER;
         context.postpone(request_ix);
     }
     if deadline <= context.now {

@@ -13,7 +13,7 @@ use super::{
     knob::{Count, Long, PositiveInt},
 };
 
-/// One stage of a version's pipeline.
+/// One stage of a version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StageKnobs {
     /// Boundaries that it reads, ascending: the predecessor's, plus earlier ones for connections that skip stages.

@@ -44,7 +44,7 @@ pub(super) struct Request {
     /// Time at which it left the queue and boarded.
     pub(super) boarded: Ns,
     /// End of its queue timeout; `NEVER` without one, or once it has passed and the request waits behind others.
-    pub(super) board_by: Ns,
+    pub(super) queue_deadline: Ns,
     /// The client's deadline; `NEVER` without one.
     pub(super) deadline: Ns,
     /// Completion time that leaves what is needed before the deadline; `NEVER` without one.

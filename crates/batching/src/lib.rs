@@ -1,6 +1,6 @@
 //! The scheduler: a pure state machine, one per device. `Core::step(now, event) -> actions` decides which requests run
-//! together. This crate holds the ledger, the pending queues, the batch table, the pipelines and the policies. It
-//! must not use a clock, threads, I/O, payloads or randomness, nor depend on the iteration order of a hash map.
+//! together. This crate holds the ledger, the pending queues, the batch table, the stages and the policies. It must
+//! not use a clock, threads, I/O, payloads or randomness, nor depend on the iteration order of a hash map.
 //! Production, the simulator and the tests run this same code.
 //!
 //! `router` chooses the device, and so the core, of each request. `examples/driver.rs` is a complete driver.
@@ -16,7 +16,7 @@
 //!   handles launches, outcomes, retries, buffer leases and paused rows. `cells`: the same for graphs of cells
 //!   (BatchMaker).
 //! - `policy`: one file per policy, each deciding what happens at a stage boundary, and the table of policies.
-//! - `table`: batches and their parts (each part a staircase of steps), and the pipeline with its buffers.
+//! - `table`: batches and their parts (each part a staircase of steps), and the stages with the buffers between them.
 //! - `responses`: the only place that creates `Emit` and `Finish`. `version`: queue, response order, costs and counters
 //!   of a loaded version, and the context in which a step changes it.
 //! - `queue`: waiting requests, their order and deadlines, Triton's queue rules, and sequences.

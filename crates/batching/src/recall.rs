@@ -57,12 +57,12 @@ impl StepContext<'_> {
             lengths: mem::take(&mut request.lengths),
             key,
             priority: request.level,
-            board_by: None,
+            queue_deadline: None,
             deadline: some(request.deadline),
             needed_after_ns: request.deadline - request.due,
             graph: mem::take(&mut request.graph),
             sequence: None,
-            first: Some(FirstArrival { at: request.arrived, board_by: some(request.board_by) }),
+            first: Some(FirstArrival { at: request.arrived, queue_deadline: some(request.queue_deadline) }),
             memory: request.memory.take(),
         };
         self.ledger.remove(request_ix);

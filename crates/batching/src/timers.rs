@@ -76,12 +76,12 @@ impl Timers {
     }
 
     /// Records that a sequence became idle and is closed at `until`.
-    pub(super) fn rest(&mut self, until: Ns, group: GroupIx, sequence: SequenceIx) {
+    pub(super) fn idle_until(&mut self, until: Ns, group: GroupIx, sequence: SequenceIx) {
         self.idle.insert((until, group, sequence));
     }
 
     /// Records that an idle sequence is active again.
-    pub(super) fn rouse(&mut self, until: Ns, group: GroupIx, sequence: SequenceIx) {
+    pub(super) fn not_idle(&mut self, until: Ns, group: GroupIx, sequence: SequenceIx) {
         self.idle.remove(&(until, group, sequence));
     }
 

@@ -336,8 +336,8 @@ impl StepContext<'_> {
     /// Applies a change of sequences: timers, ended sequences, requests whose turn has come, and orphaned requests.
     pub(super) fn apply(&mut self, change: Change) {
         let (group, model) = (self.version.ix, self.version.model);
-        change.rouses.iter().for_each(|&(until, ix)| self.timers.rouse(until, group, ix));
-        change.rests.iter().for_each(|&(until, ix)| self.timers.rest(until, group, ix));
+        change.no_longer_idle.iter().for_each(|&(until, ix)| self.timers.not_idle(until, group, ix));
+        change.became_idle.iter().for_each(|&(until, ix)| self.timers.idle_until(until, group, ix));
         for sequence in change.over {
             self.actions.push(Action::SequenceOver { model, sequence });
         }
@@ -352,8 +352,8 @@ impl StepContext<'_> {
             }
             self.version.touched(self.ledger, sub_queue);
         }
-        let Some((orphans, end)) = change.orphans else { return };
-        for request_ix in orphans {
+        let Some((stranded, end)) = change.stranded else { return };
+        for request_ix in stranded {
             self.ledger[request_ix].sequence = None;
             self.end(request_ix, end);
         }

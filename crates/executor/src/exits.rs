@@ -1,4 +1,4 @@
-//! Converts the outputs of a stage to pieces of its requests' responses, and determines which rows leave the pipeline
+//! Converts the outputs of a stage to pieces of its requests' responses, and determines which rows leave the stages
 //! early.
 
 use paternoster_engine::BatchOutput;

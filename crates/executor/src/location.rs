@@ -54,7 +54,7 @@ impl Location {
     pub(super) fn now(&self) -> Option<(usize, ReqId)> {
         match self {
             Self::Fixed(device, req) => Some((*device, *req)),
-            Self::Movable(whereabouts) => match *whereabouts.0.lock() {
+            Self::Movable(current_shard) => match *current_shard.0.lock() {
                 CurrentDevice::On(device, req) => Some((device, req)),
                 CurrentDevice::Moving { .. } => None,
             },
@@ -71,8 +71,8 @@ impl Location {
                     cancel(*device, *req);
                     return;
                 }
-                Self::Movable(whereabouts) => {
-                    let mut place = whereabouts.0.lock();
+                Self::Movable(current_shard) => {
+                    let mut place = current_shard.0.lock();
                     match &mut *place {
                         CurrentDevice::Moving { given_up } => {
                             *given_up = true;
@@ -99,25 +99,25 @@ mod tests {
 
     #[test]
     fn a_request_that_moves_is_given_up_where_it_arrives() {
-        let whereabouts = CurrentShard::new();
-        let location = Location::Movable(Arc::clone(&whereabouts));
-        assert!(!whereabouts.arrive(0, ReqId(7)));
+        let current_shard = CurrentShard::new();
+        let location = Location::Movable(Arc::clone(&current_shard));
+        assert!(!current_shard.arrive(0, ReqId(7)));
         assert_eq!(location.now(), Some((0, ReqId(7))));
-        whereabouts.leave();
+        current_shard.leave();
         location.cancel(|_, _| unreachable!("no device has it"));
         assert_eq!(location.now(), None);
-        assert!(whereabouts.arrive(1, ReqId(8)), "the taker learns of it");
+        assert!(current_shard.arrive(1, ReqId(8)), "the taker learns of it");
     }
 
     #[test]
     fn a_request_that_has_just_moved_is_followed() {
-        let whereabouts = CurrentShard::new();
-        whereabouts.arrive(0, ReqId(7));
+        let current_shard = CurrentShard::new();
+        current_shard.arrive(0, ReqId(7));
         let asked = RefCell::new(Vec::new());
-        Location::Movable(Arc::clone(&whereabouts)).cancel(|device, req| {
+        Location::Movable(Arc::clone(&current_shard)).cancel(|device, req| {
             if device == 0 {
-                whereabouts.leave();
-                whereabouts.arrive(1, ReqId(9));
+                current_shard.leave();
+                current_shard.arrive(1, ReqId(9));
             }
             asked.borrow_mut().push((device, req.0));
             device == 1
@@ -127,9 +127,9 @@ mod tests {
 
     #[test]
     fn a_request_that_has_ended_is_asked_for_once() {
-        let whereabouts = CurrentShard::new();
-        whereabouts.arrive(2, ReqId(7));
-        for location in [Location::Fixed(2, ReqId(7)), Location::Movable(whereabouts)] {
+        let current_shard = CurrentShard::new();
+        current_shard.arrive(2, ReqId(7));
+        for location in [Location::Fixed(2, ReqId(7)), Location::Movable(current_shard)] {
             let asked = RefCell::new(0);
             location.cancel(|_, _| {
                 *asked.borrow_mut() += 1;

@@ -72,7 +72,7 @@ pub(super) struct Record {
     /// The account that its response is charged to, if it is derived from another request.
     pub(super) charge: Option<Charge>,
     /// Where its submitter finds it, if it may move to another device.
-    pub(super) whereabouts: Option<Arc<CurrentShard>>,
+    pub(super) current_shard: Option<Arc<CurrentShard>>,
     /// Responses that its tasks made and that the core has not released yet.
     pub(super) responses: VecDeque<(Response, Option<BacklogShare>)>,
     /// Parts of its response, if each task makes only a part of it.

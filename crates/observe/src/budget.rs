@@ -304,7 +304,7 @@ impl Reservation {
         let root = budget.root();
         let possible = self.amount.saturating_add(more) <= budget.largest().max(SMALL_BYTES);
         root.waiting.fetch_add(1, Ordering::SeqCst);
-        let _leaving = Leaving(root);
+        let _waiting = WaitingCount(root);
         loop {
             let released = root.released.notified();
             tokio::pin!(released);
@@ -363,9 +363,9 @@ impl SharedReservation {
 }
 
 /// One that waits for room, until it leaves.
-struct Leaving<'a>(&'a Budget);
+struct WaitingCount<'a>(&'a Budget);
 
-impl Drop for Leaving<'_> {
+impl Drop for WaitingCount<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::SeqCst);
     }

@@ -322,7 +322,7 @@ impl Repository {
             self.control_allowed()?;
             let place = self.pending()?;
             let attempt = self.control.attempt(name, &overrides);
-            let _leaving = Leaving(Arc::clone(&attempt));
+            let _stop_on_drop = StopOnDrop(Arc::clone(&attempt));
             let (control, model) = (self.control.clone(), name.to_owned());
             // A task, so that a load that is ended early still records what became of it.
             let task = tokio::spawn(async move {
@@ -390,9 +390,9 @@ impl Repository {
 }
 
 /// Ends a load when its client no longer waits for it.
-struct Leaving(Arc<LoadAttempt>);
+struct StopOnDrop(Arc<LoadAttempt>);
 
-impl Drop for Leaving {
+impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.0.stop("its client left");
     }

@@ -17,7 +17,7 @@ use crate::{
         Blueprint,
         batch::{Step, StepState},
         lay_out,
-        pipeline::Access,
+        stages::Access,
     },
     version::StepContext,
 };
@@ -34,7 +34,7 @@ impl Batches {
             ledger: context.ledger,
             pending: &version.pending,
             table: &self.table,
-            pipeline: &self.pipeline,
+            stages: &self.stages,
             costs: &version.costs,
             learned: version.learned,
             max_rows: version.max_rows,
@@ -58,7 +58,7 @@ impl Batches {
     ) -> PartIx {
         // The new batch becomes the newest, so the previous one can no longer be stretched. Sealing it may return a
         // lease that this batch needs.
-        if self.pipeline.boundaries() > 0 {
+        if self.stages.boundaries() > 0 {
             if let Some((newest, _)) = self.table.newest() {
                 self.table.batches[newest].sealed = true;
             }
@@ -75,7 +75,7 @@ impl Batches {
         let entry = &version.pending.sub_queues[sub_queue as usize];
         let batch_key = entry.batch_key.clone();
         let sealed = !accepts_newcomers || !self.policy.stretches();
-        let class = match self.pipeline.boundaries() {
+        let class = match self.stages.boundaries() {
             0 => ShapeClass::default(),
             // Newcomers may be as long as the class of the sub-queue, and boundary tensors keep the lengths of the
             // batch.
@@ -85,7 +85,7 @@ impl Batches {
         let level = best_level(&rows, context.ledger);
         left(context, sub_queue);
         let plan = Blueprint { batch_key, class, level, precedence: None, order: self.policy.part_order(), sealed };
-        self.table.new_batch(context.now, plan, self.pipeline.entry(), rows)
+        self.table.new_batch(context.now, plan, self.stages.entry(), rows)
     }
 
     /// Meta operation *stretch*.
@@ -107,7 +107,7 @@ impl Batches {
         left(context, sub_queue);
         let boarded = rows.iter().map(|span| span.rows.count).sum();
         self.count_wait(&context.version.costs, part, boarded);
-        let merged = self.table.stretch(part, level, self.pipeline.entry(), rows);
+        let merged = self.table.stretch(part, level, self.stages.entry(), rows);
         context.version.totals.merges += u64::from(merged);
         if !accepts_newcomers {
             self.table.batches[part.batch].sealed = true;
@@ -117,7 +117,7 @@ impl Batches {
     /// Adds the time that the steps of a part will wait for `rows` newcomers to catch up.
     fn count_wait(&mut self, costs: &Costs, part: PartIx, rows: u32) {
         let class = self.table.batches[part.batch].class.clone();
-        let entry = self.pipeline.entry();
+        let entry = self.stages.entry();
         for step in &mut self.table[part].steps {
             let meets_at = CellId(step.next.0 + u16::from(!step.is_queued()));
             step.waits_ns += costs.between(entry, meets_at, rows, &class, Quantile::Mean).unwrap_or(0);
@@ -126,7 +126,7 @@ impl Batches {
 
     // ## queued => running
     pub(crate) fn launch(&mut self, context: &mut StepContext<'_>, lane: &Lane, id: TaskId, ix: PartIx) -> Option<Ns> {
-        let staged = self.pipeline.boundaries() > 0;
+        let staged = self.stages.boundaries() > 0;
         let part = &mut self.table[ix];
         let foot_at = part.foot_at()?;
         if !staged {
@@ -141,11 +141,11 @@ impl Batches {
         let (from, to) = span_of(&step.rows);
         // Buffers fix the padding of a staged batch; otherwise the task is padded only to its own longest row.
         let class = if staged { batch.class.clone() } else { longest(&step.rows, context.ledger) };
-        let access = self.pipeline.access(batch, cell, from, to).unwrap_or_default();
-        let after = if lane.looks_ahead() { self.pipeline.hazards(&access, lane.id) } else { SmallVec::new() };
-        self.pipeline.launched(id, lane.id, &access, &mut self.table.batches[ix.batch]);
+        let access = self.stages.access(batch, cell, from, to).unwrap_or_default();
+        let after = if lane.looks_ahead() { self.stages.hazards(&access, lane.id) } else { SmallVec::new() };
+        self.stages.launched(id, lane.id, &access, &mut self.table.batches[ix.batch]);
         // Rows may go on at launch only if no outcome can redirect them.
-        let ahead = lane.looks_ahead() && !self.pipeline.decides(cell) && !self.pipeline.is_last(cell);
+        let ahead = lane.looks_ahead() && !self.stages.decides(cell) && !self.stages.is_last(cell);
         let ahead = self.pass_on(context, ix, foot_at, id, ahead);
         context.version.running += 1;
         context.version.totals.tasks_launched += 1;

@@ -1,4 +1,4 @@
-//! Buffer leases as batches see them: whether a batch may take a buffer, and when its leases return to the pipeline.
+//! Buffer leases as batches see them: whether a batch may take a buffer, and when it gives its leases back.
 
 use paternoster_model::CellId;
 use smallvec::SmallVec;
@@ -10,7 +10,7 @@ use crate::{
     ids::BatchIx,
     table::{
         batch::{Batch, Part},
-        pipeline::Access,
+        stages::Access,
     },
 };
 
@@ -18,10 +18,10 @@ impl Batches {
     /// Whether the last step of a part may be launched: a buffer is free for it, and on a lane without a horizon no
     /// running task uses that buffer.
     pub(crate) fn admits(&self, part: &Part, lane: &Lane) -> bool {
-        if self.pipeline.boundaries() == 0 {
+        if self.stages.boundaries() == 0 {
             return true;
         }
-        let is_clear = |access| lane.looks_ahead() || self.pipeline.hazards(&access, lane.id).is_empty();
+        let is_clear = |access| lane.looks_ahead() || self.stages.hazards(&access, lane.id).is_empty();
         self.access(part).is_some_and(is_clear)
     }
 
@@ -34,29 +34,29 @@ impl Batches {
     fn access(&self, part: &Part) -> Option<Access> {
         let foot = part.foot()?;
         let (from, to) = span_of(&foot.rows);
-        self.pipeline.access(&self.table.batches[part.ix.batch], foot.next, from, to)
+        self.stages.access(&self.table.batches[part.ix.batch], foot.next, from, to)
     }
 
     /// Whether a new batch could be launched: the first stage has a credit, or gets one when the newest batch is no
     /// longer the newest.
     pub(crate) fn can_enter(&self, lane: &Lane) -> bool {
-        if self.pipeline.boundaries() == 0 {
+        if self.stages.boundaries() == 0 {
             return true;
         }
-        let boundary = self.pipeline.entry().0;
+        let boundary = self.stages.entry().0;
         let clear =
-            |lease: Option<Lease>| lease.is_some_and(|lease| lane.looks_ahead() || self.pipeline.is_unused(lease));
-        if self.pipeline.has_credit(self.pipeline.entry()) {
-            return clear(self.pipeline.best_free(boundary));
+            |lease: Option<Lease>| lease.is_some_and(|lease| lane.looks_ahead() || self.stages.is_unused(lease));
+        if self.stages.has_credit(self.stages.entry()) {
+            return clear(self.stages.best_free(boundary));
         }
         let Some((_, newest)) = self.table.newest().filter(|(_, newest)| !newest.sealed) else { return false };
         let held = newest.leases[usize::from(boundary)].map(|pair| Lease { boundary, pair });
-        self.pipeline.would_release(boundary, self.reached(newest)) && clear(held)
+        self.stages.would_release(boundary, self.reached(newest)) && clear(held)
     }
 
     /// Returns the leases that are no longer needed, and removes batches without parts.
     pub(crate) fn release_leases(&mut self, now: Ns) {
-        if self.pipeline.boundaries() == 0 {
+        if self.stages.boundaries() == 0 {
             return;
         }
         let newest = self.table.newest().map(|(ix, _)| ix);
@@ -70,7 +70,7 @@ impl Batches {
                 let closed =
                     batch.sealed || Some(ix) != newest || self.is_over(now, batch) || self.older_wait_to_enter();
                 let batch = &mut self.table.batches[ix];
-                if self.pipeline.release(batch, reached, closed) {
+                if self.stages.release(batch, reached, closed) {
                     batch.sealed = true;
                     any = true;
                 }
@@ -78,7 +78,7 @@ impl Batches {
                     self.table.batches.remove(ix);
                 }
             }
-            if !any || self.pipeline.boundaries() < 2 {
+            if !any || self.stages.boundaries() < 2 {
                 return;
             }
         }
@@ -87,7 +87,7 @@ impl Batches {
     /// Whether requests that start again wait for a buffer of the first stage. If so, no other batch keeps its buffer
     /// for newcomers, because newcomers are younger.
     fn older_wait_to_enter(&self) -> bool {
-        let entry = self.pipeline.entry();
+        let entry = self.stages.entry();
         self.table.all_queued().any(|ix| {
             let holds = self.table.batches[ix.batch].leases[usize::from(entry.0)].is_some();
             !holds && self.table[ix].foot().is_some_and(|foot| foot.next == entry)
@@ -96,13 +96,13 @@ impl Batches {
 
     /// Whether a batch accepts no more newcomers, because of its size, age or progress.
     fn is_over(&self, now: Ns, batch: &Batch) -> bool {
-        batch.places.free() == 0 || !self.policy.keeps_open(now, batch, self.pipeline.stages())
+        batch.places.free() == 0 || !self.policy.keeps_open(now, batch, self.stages.count())
     }
 
     /// Returns the number of stages that all rows of a batch have been launched into, or `None` without rows. The last
     /// stage counts only once it has completed, and so does a stage that decides, since rows may repeat it.
     pub(crate) fn reached(&self, batch: &Batch) -> Option<u16> {
-        let counts = |stage: CellId| !self.pipeline.is_last(stage) && !self.pipeline.decides(stage);
+        let counts = |stage: CellId| !self.stages.is_last(stage) && !self.stages.decides(stage);
         batch.steps().map(|step| step.next.0 + u16::from(!step.is_queued() && counts(step.next))).min()
     }
 }

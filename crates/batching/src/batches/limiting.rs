@@ -40,7 +40,7 @@ impl Batches {
             return Ok(selection);
         };
         let rows_of = |request_ix: RequestIx| (request_ix, context.ledger[request_ix].rows);
-        let (entry_stage, class) = (self.pipeline.entry(), ShapeClass::default());
+        let (entry_stage, class) = (self.stages.entry(), ShapeClass::default());
         let fitting = match &selection {
             Selection::First(count) => {
                 let requests = entry.iter(context.ledger).take(*count as usize).map(rows_of);
@@ -68,7 +68,7 @@ impl Batches {
     pub(super) fn cut(&mut self, context: &StepContext<'_>, ix: PartIx, limit: Option<TimeLimit>) -> Option<Ns> {
         let (limit, foot) = (limit?, self.table[ix].foot()?);
         // Buffers fix the padding of a staged batch.
-        let is_staged = self.pipeline.boundaries() > 0;
+        let is_staged = self.stages.boundaries() > 0;
         let class = if is_staged { self.table.batches[ix.batch].class.clone() } else { ShapeClass::default() };
         let of_request = foot.rows.chunk_by(|one, other| one.rows.req == other.rows.req);
         let requests = of_request.map(|spans| (spans[0].request_ix, spans.iter().map(|span| span.rows.count).sum()));

@@ -22,7 +22,7 @@ use super::{
     table::{
         BatchTable,
         batch::{Batch, Step},
-        pipeline::Pipeline,
+        stages::Stages,
     },
     version::{StepContext, Tightest, Version, board_request},
 };
@@ -32,7 +32,7 @@ use super::{
 pub(crate) struct Batches {
     pub(crate) policy: Box<dyn BatchPolicy>,
     pub(crate) table: BatchTable,
-    pub(crate) pipeline: Pipeline,
+    pub(crate) stages: Stages,
     /// Rows of requests whose clients must first take their responses. They are in no batch.
     pub(crate) paused: BTreeMap<RequestIx, Vec<BatchSpan>>,
     /// Whether a request has ended while its rows were in batches.
@@ -61,7 +61,7 @@ pub(crate) struct BatchTask {
 
 impl Batches {
     pub(crate) fn new(knobs: &Knobs) -> Self {
-        let pipeline = Pipeline::new(&knobs.stages, knobs.buffer_pairs);
+        let stages = Stages::new(&knobs.stages, knobs.buffer_pairs);
         let max_rows = knobs.max_rows();
         Self {
             policy: knobs.policy.start(BatchLimits {
@@ -69,8 +69,8 @@ impl Batches {
                 mergeable: knobs.mergeable,
                 is_ordered: knobs.queueing.preserve_ordering,
             }),
-            table: BatchTable::new(pipeline.stages(), max_rows),
-            pipeline,
+            table: BatchTable::new(stages.count(), max_rows),
+            stages,
             paused: BTreeMap::new(),
             untidy: false,
             tasks: Vec::new(),
@@ -193,7 +193,7 @@ impl Batches {
     ) -> Option<Tightest> {
         let live = || step.rows.iter().filter(|span| ledger.is_aboard(span)).map(|span| &ledger[span.request_ix]);
         let mut class = batch.class.clone();
-        if self.pipeline.boundaries() == 0 {
+        if self.stages.boundaries() == 0 {
             live().for_each(|request| request.lengthen(&mut class));
         }
         let rows = step.row_count();

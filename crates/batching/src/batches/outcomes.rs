@@ -16,7 +16,7 @@ use crate::{
     ids::{PartIx, RequestIx},
     ledger::{BatchSpan, InFlightTask},
     queue::BatchKey,
-    table::{Blueprint, batch::Step, pipeline::Onward},
+    table::{Blueprint, batch::Step, stages::Onward},
     version::StepContext,
 };
 
@@ -59,7 +59,7 @@ impl Batches {
                 self.table.repeat(in_flight.part, best_level(&rows, context.ledger));
             }
             // Rows that skip stages become their own part; the rest can never catch up with them.
-            if next.0 > cell.0 + 1 && self.pipeline.boundaries() > 0 {
+            if next.0 > cell.0 + 1 && self.stages.boundaries() > 0 {
                 self.table.new_part(in_flight.part, next, rows);
             } else {
                 self.table[in_flight.part].insert_step(next, rows, waits_ns);
@@ -73,7 +73,7 @@ impl Batches {
         let at = self.tasks.iter().position(|in_flight| in_flight.id == task)?;
         let in_flight = self.tasks.swap_remove(at);
         context.version.running -= 1;
-        self.pipeline.completed(task);
+        self.stages.completed(task);
         Some(in_flight)
     }
 
@@ -99,7 +99,7 @@ impl Batches {
         for span in spans {
             // Fast path for stages without decisions: the whole span continues, without a loop over its rows.
             if outcomes.is_empty() {
-                match self.pipeline.onward(cell, Next::On) {
+                match self.stages.onward(cell, Next::On) {
                     Onward::To(next) => stage_of(going_on, next, || self.table.spare.blank()).push(*span),
                     Onward::Done | Onward::Paused | Onward::Failed => {
                         done += span.rows.count;
@@ -112,7 +112,7 @@ impl Batches {
                 let outcome = RowOutcome::of_row(outcomes, at);
                 at += 1;
                 emitted |= outcome.emitted;
-                let onward = self.pipeline.onward(cell, outcome.next);
+                let onward = self.stages.onward(cell, outcome.next);
                 if let Onward::To(next) = onward {
                     append(stage_of(going_on, next, || self.table.spare.blank()), span, row);
                     continue;
@@ -126,7 +126,7 @@ impl Batches {
                 if onward == Onward::Done {
                     done += 1;
                     // A row that is done before the last stage has taken an exit.
-                    context.version.totals.early_exits += u64::from(!self.pipeline.is_last(cell));
+                    context.version.totals.early_exits += u64::from(!self.stages.is_last(cell));
                 }
             }
         }
@@ -150,7 +150,7 @@ impl Batches {
         for span in &in_flight.ahead {
             let rows = at..at + span.rows.count as usize;
             at = rows.end;
-            let onward = |row| self.pipeline.onward(in_flight.cell, RowOutcome::of_row(outcomes, row).next);
+            let onward = |row| self.stages.onward(in_flight.cell, RowOutcome::of_row(outcomes, row).next);
             let failed = rows.map(onward).any(|onward| onward == Onward::Failed);
             if failed && context.ledger.is_aboard(span) {
                 self.end(context, span.request_ix, End::Failed);
@@ -242,7 +242,7 @@ impl Batches {
         let (class, level) = (longest(&rows, context.ledger), best_level(&rows, context.ledger));
         let (batch_key, order) = (BatchKey::default(), PartOrder::DepthFirst);
         let plan = Blueprint { batch_key, class, level, precedence, order, sealed: true };
-        let part = self.table.new_batch(context.now, plan, self.pipeline.entry(), rows);
+        let part = self.table.new_batch(context.now, plan, self.stages.entry(), rows);
         self.table.enqueue(part);
     }
 

@@ -20,7 +20,7 @@ pub(super) use self::steps::StepTerms;
 use self::{stage::Stage, steps::StepLaw};
 use super::{Ns, ShapeClass};
 
-/// Profiled latencies of a pipeline, as plain data.
+/// Profiled latencies of a version's stages, as plain data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CostTable {
     /// Measured points of each stage, in any order. A stage without points, or beyond the end of the list, starts
@@ -62,8 +62,8 @@ pub(super) enum Quantile {
 }
 
 impl Costs {
-    /// Creates the costs of a pipeline from its profile. `buckets` lists the sizes of each stage, empty if it runs any
-    /// size; batches have at most `max_rows` rows.
+    /// Creates the costs of a version's stages from their profile. `buckets` lists the sizes of each, empty if it runs
+    /// any size; batches have at most `max_rows` rows.
     pub(super) fn new(buckets: &[&[u32]], max_rows: u32, given: Option<&CostTable>) -> Self {
         let points = |stage: usize| given.and_then(|table| table.stages.get(stage)).map_or(&[][..], Vec::as_slice);
         let stage = |(number, buckets): (usize, &&[u32])| Stage::new(max_rows, buckets, points(number));

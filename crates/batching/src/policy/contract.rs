@@ -16,7 +16,7 @@ use crate::{
     table::{
         BatchTable,
         batch::{Batch, Part},
-        pipeline::Pipeline,
+        stages::Stages,
     },
 };
 
@@ -59,7 +59,7 @@ pub(crate) struct View<'a> {
     pub(crate) ledger: &'a Ledger,
     pub(crate) pending: &'a Pending,
     pub(crate) table: &'a BatchTable,
-    pub(crate) pipeline: &'a Pipeline,
+    pub(crate) stages: &'a Stages,
     pub(crate) costs: &'a Costs,
     /// Number of runs that have corrected the costs.
     pub(crate) learned: u64,

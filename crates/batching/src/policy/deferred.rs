@@ -154,8 +154,8 @@ impl Deferred {
         let latest = targets.min()?.saturating_sub(batch.with_one_more_ns(request_ixs)?);
         let others = view.pending.rows.saturating_sub(u64::from(batch.rows(request_ixs)) + u64::from(late_rows));
         let others_ns = others as f64 * view.costs.lately_per_row()? / f64::from(view.lanes);
-        let timeouts = requests().filter(|(_, request)| request.board_by != NEVER);
-        let timeouts = timeouts.map(|(_, request)| before(request.board_by, request.arrived));
+        let timeouts = requests().filter(|(_, request)| request.queue_deadline != NEVER);
+        let timeouts = timeouts.map(|(_, request)| before(request.queue_deadline, request.arrived));
         timeouts.chain([latest.saturating_sub(others_ns as Ns)]).min()
     }
 }
@@ -173,8 +173,8 @@ impl Batch<'_> {
 
     /// Returns how long a batch of this many rows takes, by the slack predictor's quantile.
     fn takes_ns(&self, rows: u32) -> Option<Ns> {
-        let View { costs, pipeline, .. } = *self.view;
-        SlackPredictor { costs, class: self.class, predictor: Predictor::Table }.new_batch_ns(pipeline.entry(), rows)
+        let View { costs, stages, .. } = *self.view;
+        SlackPredictor { costs, class: self.class, predictor: Predictor::Table }.new_batch_ns(stages.entry(), rows)
     }
 
     /// Returns how long a batch of these requests takes if one more row joins.

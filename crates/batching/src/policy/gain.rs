@@ -56,7 +56,7 @@ fn mean_gain_ns(view: &View<'_>, part: &Part, class: &ShapeClass, rows: u32, own
     let aboard: u32 = awaited(part).map(Step::row_count).sum();
     let apart_ns = view.costs.staircase(staircase(part), class, Quantile::Mean)?;
     let alone_ns = view.costs.whole(rows, own, Quantile::Mean)?;
-    let pushed = std::iter::once((view.pipeline.entry(), rows)).chain(staircase(part));
+    let pushed = std::iter::once((view.stages.entry(), rows)).chain(staircase(part));
     let together_ns = view.costs.staircase(pushed, class, Quantile::Mean)?;
     let runs = awaited(part).any(|step| !step.is_queued());
     let waits_ns = if runs && view.lane_is_idle && view.enterable { 0 } else { apart_ns / u64::from(view.lanes) };
@@ -76,7 +76,7 @@ fn awaited(part: &Part) -> impl DoubleEndedIterator<Item = &Step> {
 
 /// Returns the longest time that any step of a batch has waited and would wait for newcomers.
 pub(super) fn longest_wait_ns(view: &View<'_>, part: &Part, class: &ShapeClass, rows: u32) -> Option<Ns> {
-    let entry = view.pipeline.entry();
+    let entry = view.stages.entry();
     let waits = part.steps.iter().map(|step| {
         let catch_up_ns = view.costs.between(entry, meets_at(step), rows, class, Quantile::Mean)?;
         Some(step.waits_ns + catch_up_ns)

@@ -248,7 +248,7 @@ impl Lazy {
             |&request_ix: &RequestIx| Waiting { rows: view.ledger[request_ix].rows, target: view.target(request_ix) };
         let waiting: SmallVec<[Waiting; 32]> = request_ixs.iter().map(waiting).collect();
         let predictor = SlackPredictor { costs: view.costs, class, predictor: self.knobs.predictor };
-        predictor.pushable(view.now, stack, view.pipeline.entry(), &waiting, room)
+        predictor.pushable(view.now, stack, view.stages.entry(), &waiting, room)
     }
 }
 

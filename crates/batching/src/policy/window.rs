@@ -15,7 +15,8 @@
 //! launched next and does not wait either.
 
 use super::{
-    BatchLimits, BatchPolicy, Decision, PolicyKnobs, View, candidate::CandidateBatch, filling::Filling, serial::Serial,
+    BatchLimits, BatchPolicy, Decision, PolicyKnobs, View, candidate::CandidateBatch, queue_delay::QueueDelay,
+    serial::Serial,
 };
 use crate::{
     Ns,
@@ -52,7 +53,7 @@ impl PolicyKnobs for WindowKnobs {
     fn start(&self, limits: BatchLimits) -> Box<dyn BatchPolicy> {
         // Requests that cannot be merged are launched at once, each by itself.
         if limits.mergeable {
-            Box::new(Window { filling: Filling::new(limits.max_rows, self), latest: Latest::default() })
+            Box::new(Window { queue_delay: QueueDelay::new(limits.max_rows, self), latest: Latest::default() })
         } else {
             Box::new(Serial)
         }
@@ -70,7 +71,7 @@ struct Latest {
 /// The policy with its state for one version.
 #[derive(Debug)]
 struct Window {
-    filling: Filling,
+    queue_delay: QueueDelay,
     latest: Latest,
 }
 
@@ -87,12 +88,12 @@ impl BatchPolicy for Window {
         let others_wait = candidates.leaves_others() || sub_queues.next().is_some();
         let is_closed = others_wait || self.latest.is_behind(sub_queue, entry, ledger);
         if !is_closed
-            && let Some(due) = self.filling.waits_until(candidates.rows(), candidates.iter(view), ledger)
+            && let Some(due) = self.queue_delay.waits_until(candidates.rows(), candidates.iter(view), ledger)
             && due > now
         {
             return Decision::Wait(due);
         }
-        let requests = self.filling.cut(now, candidates.iter(view), ledger);
+        let requests = self.queue_delay.cut(now, candidates.iter(view), ledger);
         let selection = candidates.select(requests);
         Decision::New { sub_queue, selection, accepts_newcomers: true }
     }

@@ -39,17 +39,17 @@ impl QueueRules {
         own.map_or(default_queue, |at| &level_queues[at].1)
     }
 
-    /// Returns when the queue timeout of a request ends that arrives now at `level` and asks for `asked`. An override
-    /// can only shorten the default timeout. If there is no default timeout, any override applies; Triton would compare
-    /// the override with 0 and ignore it.
-    pub(crate) fn board_by(&self, level: u64, now: Ns, asked: Option<Ns>) -> Ns {
+    /// Returns when the queue timeout of a request ends that arrives now at `level` and asks for `requested`. An
+    /// override can only shorten the default timeout. If there is no default timeout, any override applies; Triton
+    /// would compare the override with 0 and ignore it.
+    pub(crate) fn queue_deadline(&self, level: u64, now: Ns, requested: Option<Ns>) -> Ns {
         let queue = self.queue_of(level);
         let default = match queue.default_timeout_ns {
             0 => NEVER,
             timeout_ns => now.saturating_add(timeout_ns),
         };
-        match asked {
-            Some(asked) if queue.allow_timeout_override => default.min(asked),
+        match requested {
+            Some(requested) if queue.allow_timeout_override => default.min(requested),
             _ => default,
         }
     }

@@ -41,12 +41,12 @@ pub(crate) struct Change {
     /// Requests that may board now.
     pub(crate) ready: SmallVec<[RequestIx; 2]>,
     /// Requests that cannot run without one that ended before them, and how they end.
-    pub(crate) orphans: Option<(VecDeque<RequestIx>, End)>,
+    pub(crate) stranded: Option<(VecDeque<RequestIx>, End)>,
     /// Sequences that are over.
     pub(crate) over: SmallVec<[SequenceNo; 1]>,
     /// Sequences that became idle, and those that no longer are, with the time at which each is or was to be closed.
-    pub(crate) rests: SmallVec<[(Ns, SequenceIx); 1]>,
-    pub(crate) rouses: SmallVec<[(Ns, SequenceIx); 1]>,
+    pub(crate) became_idle: SmallVec<[(Ns, SequenceIx); 1]>,
+    pub(crate) no_longer_idle: SmallVec<[(Ns, SequenceIx); 1]>,
 }
 
 /// The sequences of one version.
@@ -133,7 +133,7 @@ impl Sequences {
         }
         let is_first = behind == 0 && sequence.at_turn.is_none() && !sequence.is_begun;
         if let Some(orphans_end) = end_of_followers(end, is_first) {
-            change.orphans = Some((sequence.waiting.split_off(behind), orphans_end));
+            change.stranded = Some((sequence.waiting.split_off(behind), orphans_end));
             self.close(ix);
         }
         self.advance(now, ix, &mut change);
@@ -193,7 +193,7 @@ impl Sequences {
             return;
         }
         if let Some(until) = sequence.idle_until.take() {
-            change.rouses.push((until, ix));
+            change.no_longer_idle.push((until, ix));
         }
         if !sequence.has_slot {
             // Slots are assigned in the order in which sequences started, so a newcomer must not overtake the backlog.
@@ -217,12 +217,12 @@ impl Sequences {
             if sequence.idle_until.is_none() {
                 let until = now.saturating_add(self.knobs.max_idle_ns);
                 sequence.idle_until = Some(until);
-                change.rests.push((until, ix));
+                change.became_idle.push((until, ix));
             }
             return;
         }
         if let Some(until) = sequence.idle_until.take() {
-            change.rouses.push((until, ix));
+            change.no_longer_idle.push((until, ix));
         }
         change.over.push(SequenceNo(sequence.number));
         if self.all.remove(ix as usize).has_slot {

@@ -9,9 +9,9 @@
 //! `batches` makes all changes; policies read the table.
 
 pub(super) mod batch;
-pub(super) mod pipeline;
 mod places;
 mod spare;
+pub(super) mod stages;
 
 use std::{
     collections::BTreeSet,

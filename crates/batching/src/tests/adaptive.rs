@@ -141,9 +141,9 @@ fn of_requests_whose_timeouts_have_passed_one_boards_whose_rows_are_more_than_pr
     let objective_ns = Some(100 * MS);
     let knobs = Knobs { queueing, objective_ns, ..staged(policy, 1, 4, &known) };
     let mut server = Timeline::new([knobs], |task| MS * Ns::from(rows_of(task)));
-    for (req, rows, length, board_by) in [(1, 3, 8, 50), (2, 1, 8, 40), (3, 2, 16, 60)] {
-        let (lengths, board_by) = ([length].into_iter().collect(), Some(board_by * SECOND));
-        server.sends(req * 10 * SECOND, Arrival { rows, lengths, board_by, ..arrival(req) });
+    for (req, rows, length, queue_deadline) in [(1, 3, 8, 50), (2, 1, 8, 40), (3, 2, 16, 60)] {
+        let (lengths, queue_deadline) = ([length].into_iter().collect(), Some(queue_deadline * SECOND));
+        server.sends(req * 10 * SECOND, Arrival { rows, lengths, queue_deadline, ..arrival(req) });
     }
     server.lane_up(100 * SECOND, 0);
     server.run_out();

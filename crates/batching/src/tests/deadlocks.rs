@@ -36,7 +36,7 @@ enum Executor {
     Working(Item, Buffer),
 }
 
-/// The paper's pipeline.
+/// The paper's chain of stages.
 struct Literal {
     /// Input buffers by stage and pair; the output of a stage is the input of the next.
     inputs: Vec<Vec<Buffer>>,

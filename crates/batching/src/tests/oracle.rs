@@ -28,7 +28,7 @@ pub(super) struct Sent {
     /// Whether it was accepted on arrival.
     entered: bool,
     level: u64,
-    board_by: Ns,
+    queue_deadline: Ns,
     /// Position among the delayed requests, once its timeout has passed under DELAY.
     late: Option<usize>,
     pub(super) rows: Vec<Row>,
@@ -133,10 +133,10 @@ impl Oracle {
             .sent
             .values()
             .filter(|sent| !sent.ended && !sent.boarded && sent.verdict.is_none() && sent.late.is_none())
-            .filter(|sent| sent.board_by <= now && sent.board_by < sent.arrival.deadline.unwrap_or(Ns::MAX))
+            .filter(|sent| sent.queue_deadline <= now && sent.queue_deadline < sent.arrival.deadline.unwrap_or(Ns::MAX))
             .map(|sent| sent.arrival.req)
             .collect();
-        due.sort_by_key(|req| (self.sent[req].board_by, *req));
+        due.sort_by_key(|req| (self.sent[req].queue_deadline, *req));
         for req in due {
             let sent = &self.sent[&req];
             let action = queue_of(self.knobs(sent), sent.level).timeout_action;
@@ -171,9 +171,9 @@ impl Oracle {
             window.default_priority_level.max(1)
         };
         let queue = queue_of(knobs, level);
-        let mut board_by = if queue.default_timeout_ns > 0 { now + queue.default_timeout_ns } else { Ns::MAX };
+        let mut queue_deadline = if queue.default_timeout_ns > 0 { now + queue.default_timeout_ns } else { Ns::MAX };
         if queue.allow_timeout_override {
-            board_by = board_by.min(arrival.board_by.unwrap_or(Ns::MAX));
+            queue_deadline = queue_deadline.min(arrival.queue_deadline.unwrap_or(Ns::MAX));
         }
         let waiting = self.queue(arrival.model).iter().filter(|sent| sent.level == level).count();
         let verdict = if arrival.deadline.is_some_and(|deadline| deadline <= now) {
@@ -185,7 +185,7 @@ impl Oracle {
         } else {
             None
         };
-        let sent = self.entry(arrival, now, level, board_by, verdict);
+        let sent = self.entry(arrival, now, level, queue_deadline, verdict);
         let model = sent.arrival.model;
         self.sent.insert(sent.arrival.req, sent);
         if self.queue(model).len() >= self.models[&model].queueing.hold_until_waiting as usize {
@@ -194,7 +194,7 @@ impl Oracle {
         self.pass(now);
     }
 
-    fn entry(&mut self, arrival: Arrival, now: Ns, level: u64, board_by: Ns, verdict: Option<End>) -> Sent {
+    fn entry(&mut self, arrival: Arrival, now: Ns, level: u64, queue_deadline: Ns, verdict: Option<End>) -> Sent {
         let seq = self.arrivals;
         self.arrivals += 1;
         let rows = vec![Row::Waiting; arrival.rows as usize];
@@ -204,7 +204,7 @@ impl Oracle {
             arrived: now,
             entered: verdict.is_none(),
             level,
-            board_by,
+            queue_deadline,
             late: None,
             rows,
             boarded: false,

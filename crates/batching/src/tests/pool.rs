@@ -68,7 +68,7 @@ pub(super) fn arrival(req: u64) -> Arrival {
         lengths: Default::default(),
         key: RequestKey::default(),
         priority: 0,
-        board_by: None,
+        queue_deadline: None,
         deadline: None,
         needed_after_ns: 0,
         graph: Box::default(),

@@ -123,7 +123,7 @@ fn happens(pool: &mut Pool, knobs: &[Knobs], happening: &Happening, next_req: &m
                 key: RequestKey([*key].into_iter().collect()),
                 lengths: [*length].into_iter().collect(),
                 priority: *priority,
-                board_by: timeout.map(|timeout| pool.now + timeout),
+                queue_deadline: timeout.map(|timeout| pool.now + timeout),
                 deadline: deadline.map(|deadline| pool.now + deadline),
                 ..arrival(req)
             });

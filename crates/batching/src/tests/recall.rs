@@ -84,11 +84,12 @@ fn no_more_leave_than_a_batch_has_rows() {
 #[test]
 fn they_board_together_elsewhere_and_keep_their_times() {
     let mut from = core(knobs());
-    let asks = |req| Arrival { deadline: Some(500), needed_after_ns: 40, board_by: None, priority: 0, ..arrival(req) };
+    let asks =
+        |req| Arrival { deadline: Some(500), needed_after_ns: 40, queue_deadline: None, priority: 0, ..arrival(req) };
     (0..4).for_each(|req| drop(from.step(100 + req, Event::Arrived(asks(req)))));
     let left = recalled(from.step(200, Event::Recall));
     assert_eq!(ids(&left), [1, 2]);
-    assert_eq!(left[0].first, Some(FirstArrival { at: 101, board_by: None }));
+    assert_eq!(left[0].first, Some(FirstArrival { at: 101, queue_deadline: None }));
     assert_eq!((left[0].deadline, left[0].needed_after_ns), (Some(500), 40));
 
     let mut to = core(knobs());
@@ -107,7 +108,7 @@ fn a_queue_timeout_counts_from_the_first_arrival() {
     let knobs = Knobs { queueing, ..knobs() };
     let mut from = busy(knobs.clone(), 1);
     let left = recalled(from.step(30, Event::Recall));
-    assert_eq!(left[0].first, Some(FirstArrival { at: 1, board_by: Some(51) }));
+    assert_eq!(left[0].first, Some(FirstArrival { at: 1, queue_deadline: Some(51) }));
     let mut to = busy(knobs, 0);
     drop(to.step(40, Event::TakenIn(left)));
     let late = ends(&to.step(51, Event::Wake));

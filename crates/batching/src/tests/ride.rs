@@ -251,7 +251,7 @@ impl Ride {
         let (_, group) = self.core.groups.iter().next().expect("the model is up");
         let group = group.work.batches().expect("it runs batches");
         let has_input = || (0..self.pairs).any(|pair| self.buffer(Lease { boundary: stage - 1, pair }) == "available");
-        group.pipeline.is_last(CellId(stage)) || group.pipeline.has_credit(CellId(stage)) && (stage == 0 || has_input())
+        group.stages.is_last(CellId(stage)) || group.stages.has_credit(CellId(stage)) && (stage == 0 || has_input())
     }
 
     /// Returns the state of each buffer, by boundary and pair.
@@ -271,7 +271,7 @@ impl Ride {
             "in-writing"
         } else if tasks().any(|task| task.reads.contains(&lease)) {
             "in-reading"
-        } else if group.pipeline.is_free(lease) {
+        } else if group.stages.is_free(lease) {
             "available"
         } else {
             "invalid"
@@ -283,10 +283,10 @@ impl Ride {
         let (_, group) = self.core.groups.iter().next().expect("the model is up");
         let group = group.work.batches().expect("it runs batches");
         let free = |boundary| {
-            let (free, all) = group.pipeline.credits(boundary);
+            let (free, all) = group.stages.credits(boundary);
             free == all
         };
-        group.table.batches.is_empty() && (0..group.pipeline.boundaries()).all(free) && self.running.is_empty()
+        group.table.batches.is_empty() && (0..group.stages.boundaries()).all(free) && self.running.is_empty()
     }
 }
 

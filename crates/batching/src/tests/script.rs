@@ -65,7 +65,7 @@ fn request(name: &str, wishes: &[&str]) -> Arrival {
             ("priority", priority) => request.priority = number(priority),
             ("key", key) => request.key = RequestKey([number(key)].into_iter().collect()),
             ("len", length) => request.lengths = [number(length)].into_iter().collect(),
-            ("timeout", at) => request.board_by = Some(number(at)),
+            ("timeout", at) => request.queue_deadline = Some(number(at)),
             ("deadline", at) => request.deadline = Some(number(at)),
             ("after", ns) => request.needed_after_ns = number(ns),
             ("model", model) => request.model = ModelId(number(model)),

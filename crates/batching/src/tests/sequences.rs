@@ -256,7 +256,7 @@ fn queue_limits_and_timeouts_hold_for_requests_behind_others() {
         ..QueueingKnobs::default()
     };
     let within = |event: Event<'static>, ns| match event {
-        Event::Arrived(arrival) => Event::Arrived(Arrival { board_by: Some(ns), ..arrival }),
+        Event::Arrived(arrival) => Event::Arrived(Arrival { queue_deadline: Some(ns), ..arrival }),
         other => other,
     };
     let mut step = talk(Knobs { queueing: queueing(TimeoutAction::Reject), ..knobs(2, 1) });

@@ -1,4 +1,4 @@
-//! Random runs over pipelines of stages, under every policy, with and without lanes that look ahead: the invariants
+//! Random runs over chains of stages, under every policy, with and without lanes that look ahead: the invariants
 //! hold after each event, and every request ends.
 
 use paternoster_model::{CellId, Next, RowOutcome};

@@ -61,7 +61,7 @@ pub(crate) fn run_alone(
             lengths: Lengths::new(),
             key: RequestKey::default(),
             priority: 0,
-            board_by: None,
+            queue_deadline: None,
             deadline: None,
             needed_after_ns: 0,
             graph,

@@ -50,13 +50,13 @@ impl Pool {
         let deadline = request.deadline.map(|deadline| self.clock.ns_at(deadline));
         let may_move = handle.homes.len() > 1 && !handle.has_sequences;
         // Requests of sequences stay on the shard that holds the sequence's state.
-        let whereabouts = may_move.then(CurrentShard::new);
-        let mut asked = Submission { request, graph, memory, backlog, sink, whereabouts };
+        let current_shard = may_move.then(CurrentShard::new);
+        let mut submission = Submission { request, graph, memory, backlog, sink, current_shard };
         // A shard gives the request back if its device was lost meanwhile; then another one is tried.
-        while let Some(shard) = self.home_of(handle, &asked.request) {
+        while let Some(shard) = self.home_of(handle, &submission.request) {
             let ((admitted, here), after) = self.change(shard, |state, now, after| {
-                let board_by = timeout.map(|timeout| now.saturating_add(duration_ns(timeout)));
-                let admitted = state.submit(now, handle, asked, TimeLimits { board_by, deadline }, after);
+                let queue_deadline = timeout.map(|timeout| now.saturating_add(duration_ns(timeout)));
+                let admitted = state.submit(now, handle, submission, TimeLimits { queue_deadline, deadline }, after);
                 // A request that is alone may run on the calling thread, which saves the switch to the lane's thread
                 // and back.
                 let alone = state.in_flight() == 1;
@@ -73,13 +73,13 @@ impl Pool {
                     }
                     return Some(location);
                 }
-                Err(back) => asked = *back,
+                Err(back) => submission = *back,
             }
             if self.is_stopped() {
                 break;
             }
         }
-        asked.sink.refuse(if self.is_stopped() { self.refusal() } else { InferError::DeviceLost });
+        submission.sink.refuse(if self.is_stopped() { self.refusal() } else { InferError::DeviceLost });
         None
     }
 

@@ -163,7 +163,7 @@ fn case(policy: &(&str, Policy), stages: u16, pairs: u16, lanes: u16, ahead: boo
         lengths: Default::default(),
         key: Default::default(),
         priority: 0,
-        board_by: None,
+        queue_deadline: None,
         deadline: None,
         needed_after_ns: 0,
         graph: Box::default(),

@@ -242,7 +242,7 @@ fn arrivals(rng: &mut Rng, models: &[Model], lanes: u64) -> Vec<(u64, Arrival)> 
                 lengths: [rng.within(1, 20) as u32].into_iter().collect(),
                 key: RequestKey([i64::from(rng.permille(50))].into_iter().collect()),
                 priority: rng.below(4),
-                board_by: rng.permille(deadlines).then(|| now + rng.exponential(batch * 2)),
+                queue_deadline: rng.permille(deadlines).then(|| now + rng.exponential(batch * 2)),
                 deadline: rng.permille(deadlines).then(|| now + rng.exponential(batch * 4)),
                 needed_after_ns: if rng.permille(300) { rng.exponential(batch * 2) } else { 0 },
                 graph: Box::default(),

@@ -94,7 +94,7 @@ pub(super) struct Request {
     pub(super) key: RequestKey,
     pub(super) length: u32,
     pub(super) priority: u64,
-    pub(super) board_by: Option<Ns>,
+    pub(super) queue_deadline: Option<Ns>,
     pub(super) deadline: Option<Ns>,
     pub(super) needed_after_ns: Ns,
     /// For cells: the number of steps or nodes. For a decoupled model: the number of responses.
@@ -145,7 +145,7 @@ impl World {
         requests.iter_mut().for_each(|request| {
             let at = request.at / shards as u64;
             let earlier = |instant: Ns| instant - request.at + at;
-            request.board_by = request.board_by.map(earlier);
+            request.queue_deadline = request.queue_deadline.map(earlier);
             request.deadline = request.deadline.map(earlier);
             request.at = at;
         });
@@ -173,7 +173,7 @@ impl World {
             key: arrival.key.clone(),
             length: arrival.lengths.first().copied().unwrap_or(1),
             priority: arrival.priority,
-            board_by: arrival.board_by,
+            queue_deadline: arrival.queue_deadline,
             deadline: arrival.deadline,
             needed_after_ns: arrival.needed_after_ns,
             nodes: 0,
@@ -252,7 +252,7 @@ impl World {
         };
         InferRequest {
             priority: request.priority,
-            queue_timeout: request.board_by.map(|by| Duration::from_nanos(by.saturating_sub(request.at))),
+            queue_timeout: request.queue_deadline.map(|by| Duration::from_nanos(by.saturating_sub(request.at))),
             deadline: request.deadline.map(at),
             needed_after: Duration::from_nanos(request.needed_after_ns),
             ..InferRequest::new(request.rows, inputs)

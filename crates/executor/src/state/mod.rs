@@ -134,15 +134,15 @@ impl State {
         &mut self,
         now: Ns,
         handle: &Arc<ModelHandle>,
-        asked: Submission,
+        submission: Submission,
         due: TimeLimits,
         after: &mut Effects,
     ) -> Result<Location, Box<Submission>> {
         if self.lost || self.stopped {
-            return Err(Box::new(asked));
+            return Err(Box::new(submission));
         }
-        let Some(version) = self.models.get_mut(&handle.id) else { return Err(Box::new(asked)) };
-        let Submission { request, graph, memory, backlog, sink, whereabouts } = asked;
+        let Some(version) = self.models.get_mut(&handle.id) else { return Err(Box::new(submission)) };
+        let Submission { request, graph, memory, backlog, sink, current_shard } = submission;
         version.live += 1;
         let (lengths, key) = version.loaded.admission.measure(&request.inputs);
         let payload = Arc::new(Payload {
@@ -162,11 +162,11 @@ impl State {
             Programs::Whole(_) | Programs::Cut(_) => None,
         };
         let req = self.next_req();
-        let location = match &whereabouts {
+        let location = match &current_shard {
             None => Location::Fixed(self.numbers.shard, req),
-            Some(whereabouts) => {
-                whereabouts.arrive(self.numbers.shard, req);
-                Location::Movable(Arc::clone(whereabouts))
+            Some(current_shard) => {
+                current_shard.arrive(self.numbers.shard, req);
+                Location::Movable(Arc::clone(current_shard))
             }
         };
         let observed =
@@ -179,7 +179,7 @@ impl State {
             unfolded_state,
             sink,
             charge: request.charge,
-            whereabouts,
+            current_shard,
             responses: VecDeque::new(),
             pieces: Vec::new(),
             error: None,
@@ -202,7 +202,7 @@ impl State {
             lengths,
             key,
             priority: request.priority,
-            board_by: due.board_by,
+            queue_deadline: due.queue_deadline,
             deadline: due.deadline,
             needed_after_ns: duration_ns(request.needed_after),
             graph,
@@ -230,7 +230,8 @@ impl State {
         for Recalled { mut record, arrival } in recalled {
             let req = self.next_req();
             record.req = req;
-            if record.whereabouts.as_ref().is_some_and(|whereabouts| whereabouts.arrive(self.numbers.shard, req)) {
+            if record.current_shard.as_ref().is_some_and(|current_shard| current_shard.arrive(self.numbers.shard, req))
+            {
                 given_up.push(req);
             }
             if let Some(version) = self.models.get_mut(&arrival.model) {
@@ -253,8 +254,8 @@ impl State {
             return;
         }
         let record = self.requests.remove(place(req));
-        if let Some(whereabouts) = &record.whereabouts {
-            whereabouts.leave();
+        if let Some(current_shard) = &record.current_shard {
+            current_shard.leave();
         }
         self.left(arrival.model, after);
         record.observed.moved_out(&record.handle.observed, now);

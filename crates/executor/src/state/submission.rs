@@ -18,12 +18,12 @@ pub(crate) struct Submission {
     pub(crate) backlog: Option<Arc<Backlog>>,
     pub(crate) sink: Sink,
     /// Where its submitter finds it, if it may move to another device.
-    pub(crate) whereabouts: Option<Arc<CurrentShard>>,
+    pub(crate) current_shard: Option<Arc<CurrentShard>>,
 }
 
 /// Times of a request that count from its submission, in pool time.
 #[derive(Clone, Copy)]
 pub(crate) struct TimeLimits {
-    pub(crate) board_by: Option<Ns>,
+    pub(crate) queue_deadline: Option<Ns>,
     pub(crate) deadline: Option<Ns>,
 }

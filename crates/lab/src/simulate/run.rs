@@ -158,7 +158,7 @@ impl<'s> Run<'s> {
             lengths,
             key: RequestKey::default(),
             priority: 0,
-            board_by: None,
+            queue_deadline: None,
             deadline: None,
             needed_after_ns: 0,
             graph,

@@ -23,7 +23,7 @@ use crate::{
     ids::RequestIx,
     ledger::{InFlightTask, Ledger, RequestState},
     offer::{OfferOutcome, PoolView, TimeLimit},
-    policy::filling::Filling,
+    policy::queue_delay::QueueDelay,
     queue::SubQueue,
     steps::MEDIAN,
     version::{StepContext, Tightest, Version},
@@ -47,7 +47,7 @@ pub(crate) struct Cells {
     /// Boarded requests by target, without those that are late; empty if the version has no objective.
     targets: BTreeSet<(Ns, RequestIx)>,
     /// How waiting requests wait for a fuller batch, if they do.
-    filling: Option<Filling>,
+    queue_delay: Option<QueueDelay>,
     /// Requests that have run, but whose responses leave together with those of the requests that they were merged
     /// with.
     pub(crate) merged: BTreeSet<RequestIx>,
@@ -86,7 +86,7 @@ impl Cells {
         let cells = CellGraphs::new(&knobs.cells, &knobs.segments, knobs.slots, knobs.frontier);
         let steps = Steps::new(knobs.cells.len(), &knobs.segments);
         let most = knobs.cells.get(usize::from(cells.first().0)).map_or(1, |cell| cell.max_rows);
-        let filling = knobs.window.as_ref().map(|window| Filling::new(most, window));
+        let queue_delay = knobs.window.as_ref().map(|window| QueueDelay::new(most, window));
         let waits = Waits::new(knobs.cells.len());
         Self {
             cells,
@@ -96,7 +96,7 @@ impl Cells {
             waits,
             chunks: Chunks::default(),
             targets: BTreeSet::new(),
-            filling,
+            queue_delay,
             merged: BTreeSet::new(),
             tasks: Vec::new(),
         }
@@ -186,14 +186,15 @@ impl Cells {
         self.refuse_late(context);
         self.forget_targets(context.now);
         let newcomers = self.newcomers(context.version, context.ledger);
-        let most_newcomers = match (&self.filling, newcomers) {
-            (Some(filling), Some(newcomers)) => {
-                if let Some(due) = filling.waits_until(newcomers.rows, newcomers.iter(context.ledger), context.ledger)
+        let most_newcomers = match (&self.queue_delay, newcomers) {
+            (Some(queue_delay), Some(newcomers)) => {
+                if let Some(due) =
+                    queue_delay.waits_until(newcomers.rows, newcomers.iter(context.ledger), context.ledger)
                     && due > context.now
                 {
                     return OfferOutcome::NotBefore(due);
                 }
-                filling.cut(context.now, newcomers.iter(context.ledger), context.ledger)
+                queue_delay.cut(context.now, newcomers.iter(context.ledger), context.ledger)
             }
             _ => u32::MAX,
         };

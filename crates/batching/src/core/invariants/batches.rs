@@ -122,7 +122,7 @@ fn spans(core: &Core, ix: GroupIx, group: &Batches) -> Result<(), Broken> {
 
 /// Each row of a staged batch has its own place, and no place is taken without a row.
 fn places(max_rows: u32, group: &Batches, batch: &Batch) -> Result<(), Broken> {
-    if group.pipeline.boundaries() == 0 {
+    if group.stages.boundaries() == 0 {
         return Ok(());
     }
     let mut taken = BTreeSet::new();
@@ -143,7 +143,7 @@ fn leased(group: &Batches, batch: &Batch) -> Result<(), Broken> {
     for step in batch.steps() {
         // Only the boundary just before the stage is certain: failed rows start again, and skipping rows never ran the
         // stages in between.
-        for &boundary in group.pipeline.reads(step.next) {
+        for &boundary in group.stages.reads(step.next) {
             let waits = step.is_queued() && boundary + 1 == step.next.0;
             let held = batch.leases[usize::from(boundary)].is_some();
             let number = batch.number;
@@ -155,17 +155,17 @@ fn leased(group: &Batches, batch: &Batch) -> Result<(), Broken> {
 
 /// Buffer credits are conserved: each buffer is either free or held by one batch.
 fn credits(group: &Batches) -> Result<(), Broken> {
-    for boundary in 0..group.pipeline.boundaries() {
+    for boundary in 0..group.stages.boundaries() {
         let mut held = BTreeSet::new();
         for (_, batch) in &group.table.batches {
             let Some(pair) = batch.leases[usize::from(boundary)] else { continue };
             hold!(held.insert(pair), "pair {pair} of boundary {boundary} is leased twice");
-            let free = group.pipeline.is_free(Lease { boundary, pair });
+            let free = group.stages.is_free(Lease { boundary, pair });
             hold!(!free, "pair {pair} of boundary {boundary} is free and leased");
         }
-        let (free, all) = group.pipeline.credits(boundary);
+        let (free, all) = group.stages.credits(boundary);
         hold!(free + held.len() as u32 == all, "boundary {boundary} has lost a credit");
-        hold!(free == 0 || group.pipeline.has_credit(CellId(boundary)), "stage {boundary} has no credit");
+        hold!(free == 0 || group.stages.has_credit(CellId(boundary)), "stage {boundary} has no credit");
     }
     Ok(())
 }
@@ -181,7 +181,7 @@ fn tasks(core: &Core, ix: GroupIx, group: &Batches) -> Result<(), Broken> {
 
 /// Only tasks in flight use buffers.
 fn uses(group: &Batches) -> Result<(), Broken> {
-    for task in group.pipeline.users() {
+    for task in group.stages.users() {
         let is_in_flight = group.tasks.iter().any(|in_flight| in_flight.id == task);
         hold!(is_in_flight, "{task:?} has ended and uses a buffer");
     }

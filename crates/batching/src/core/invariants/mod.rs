@@ -57,7 +57,7 @@ fn requests(core: &Core) -> Result<(), Broken> {
         hold!(over || (1..=request.rows).contains(&request.left), "{req:?} has {} rows left", request.left);
         hold!(over || core.now < request.deadline, "{req:?} is live past its deadline");
         let waits = matches!(request.state, RequestState::Queued { .. });
-        hold!(!waits || core.now < request.board_by, "{req:?} waits past its queue timeout");
+        hold!(!waits || core.now < request.queue_deadline, "{req:?} waits past its queue timeout");
     }
     Ok(())
 }
@@ -118,7 +118,7 @@ fn wakes(core: &Core) -> Result<(), Broken> {
     hold!(entries <= Timers::bound(armed), "{entries} alarms are kept for {armed} armed ones");
     for (_, request) in core.ledger.iter() {
         let matters = match request.state {
-            RequestState::Queued { .. } => request.board_by.min(request.deadline),
+            RequestState::Queued { .. } => request.queue_deadline.min(request.deadline),
             RequestState::Aboard | RequestState::Held(_) | RequestState::Merged(_) => request.deadline,
         };
         hold!(request.alarm <= matters, "{:?} has no alarm for {matters}", request.req);

@@ -110,7 +110,7 @@ pub struct InputDiversity {
     pub max_groups: u32,
     /// Maximum time that a group waits for more requests. `None`: the first stage's time for the largest batch.
     pub window_ns: Option<Ns>,
-    /// Whether to use the paper's own rule: groups wait for the window even if the pipeline is empty, and never share a
+    /// Whether to use the paper's own rule: groups wait for the window even if no stage runs, and never share a
     /// batch.
     pub paper: bool,
 }

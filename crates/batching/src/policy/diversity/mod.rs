@@ -126,12 +126,12 @@ impl Diversity {
     fn first_part(&mut self, view: &View<'_>, rows: u32, bound: &ShapeClass) -> Option<u32> {
         let operator = self.knobs.operator.as_ref().filter(|operator| !operator.paper && rows > 1)?;
         let behind = behind(view, rows, bound)?;
-        let parts = self.splits.parts(view, operator, behind, view.pipeline.entry(), rows, bound)?;
+        let parts = self.splits.parts(view, operator, behind, view.stages.entry(), rows, bound)?;
         parts.first().copied()
     }
 
     /// Returns how many rows may board now. In `paper` mode, groups together have at most a largest batch of rows in
-    /// the pipeline.
+    /// all stages.
     fn room(&self, view: &View<'_>) -> u32 {
         match &self.knobs.input {
             Some(input) if input.paper => view.max_rows.saturating_sub(view.table.rows_aboard()),
@@ -148,7 +148,7 @@ impl Diversity {
             return None;
         }
         let class = candidates.class(view);
-        let first_stage = || view.costs.predict(view.pipeline.entry(), view.max_rows, &class, Quantile::Mean);
+        let first_stage = || view.costs.predict(view.stages.entry(), view.max_rows, &class, Quantile::Mean);
         let window_ns = input.window_ns.or_else(first_stage).unwrap_or(0);
         let due = candidates.oldest(view).unwrap_or(view.now).saturating_add(window_ns);
         (due > view.now).then_some(due)
@@ -160,7 +160,7 @@ impl Diversity {
         let operator = self.knobs.operator.as_ref()?;
         let part = view.ready?;
         let [step] = part.steps.as_slice() else { return None };
-        if step.next == view.pipeline.entry() || step.rows.len() < 2 {
+        if step.next == view.stages.entry() || step.rows.len() < 2 {
             return None;
         }
         let class = &view.table.batches[part.ix.batch].class;
@@ -173,7 +173,7 @@ impl Diversity {
     /// 5.2.2).
     fn accepts_newcomers(&mut self, view: &View<'_>, rows: u32, class: &ShapeClass) -> bool {
         let Some(operator) = &self.knobs.operator else { return true };
-        let mut boundaries = 1..view.pipeline.stages();
+        let mut boundaries = 1..view.stages.count();
         let splits = &mut self.splits;
         let mut parts = |stage| splits.parts(view, operator, Behind::NotAsked, CellId(stage), rows, class);
         let split = boundaries.any(|stage| parts(stage).is_some());
@@ -185,7 +185,7 @@ impl Diversity {
     fn stretch(&mut self, view: &View<'_>) -> Option<Decision> {
         let load = self.knobs.load.as_ref().filter(|_| self.knobs.joins())?;
         let (batch, part) = stretchable(view)?;
-        if !self.is_early(load, view.pipeline.stages(), part) || !is_young(load, view, batch, part) {
+        if !self.is_early(load, view.stages.count(), part) || !is_young(load, view, batch, part) {
             return None;
         }
         let sub_queue = view.pending.waiting_with(&batch.batch_key)?;

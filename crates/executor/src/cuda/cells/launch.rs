@@ -13,10 +13,10 @@ use smallvec::SmallVec;
 
 use super::{
     Cells,
-    filling::Filling,
     layout::ReadFrom,
     outputs::{CellReader, is_last, nodes_of},
     sequences::OfSequence,
+    task_builder::TaskBuilder,
 };
 use crate::{
     cells::Node,
@@ -94,7 +94,7 @@ impl CardVersion for Cells {
         let members = nodes.iter().zip(&job.members);
         let of_sequences = members.map(|(nodes, member)| self.of_sequence(nodes, member.span.req, &mut after));
         let of_sequences: SmallVec<[OfSequence; 32]> = of_sequences.collect();
-        let mut task = Filling::new(self, cell, size, rows, section);
+        let mut task = TaskBuilder::new(self, cell, size, rows, section);
         for ((member, nodes), of_sequence) in job.members.iter().zip(nodes).zip(of_sequences) {
             task.add(&member.span, &nodes, of_sequence)?;
         }

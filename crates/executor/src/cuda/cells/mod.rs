@@ -4,7 +4,6 @@
 
 mod accesses;
 mod cell_layout;
-mod filling;
 mod launch;
 mod layout;
 mod lengths;
@@ -16,6 +15,7 @@ mod slots;
 mod spans;
 mod tables;
 mod taking;
+mod task_builder;
 
 use std::sync::Arc;
 

@@ -211,7 +211,7 @@ impl Run {
             lengths: Default::default(),
             key: RequestKey::default(),
             priority: 0,
-            board_by: asked.boards_within.map(|within| self.now + within),
+            queue_deadline: asked.boards_within.map(|within| self.now + within),
             deadline: asked.expires_after.map(|after| self.now + after),
             needed_after_ns: 0,
             graph: asked.graph.clone().into(),

@@ -8,7 +8,7 @@ use crate::{Ns, ids::RequestIx, ledger::Ledger};
 
 /// The preferred sizes and the delay.
 #[derive(Debug)]
-pub(crate) struct Filling {
+pub(crate) struct QueueDelay {
     /// Preferred sizes, ascending, never empty.
     preferred: SmallVec<[u32; 4]>,
     max_rows: u64,
@@ -29,7 +29,7 @@ struct Forming {
     preferred: Option<u32>,
 }
 
-impl Filling {
+impl QueueDelay {
     pub(crate) fn new(max_rows: u32, window: &WindowKnobs) -> Self {
         let max_rows = max_rows.max(1);
         let sizes = window.preferred_batch_sizes.iter().copied();

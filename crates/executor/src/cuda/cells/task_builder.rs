@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// A task while it is filled, node by node.
-pub(super) struct Filling<'a> {
+pub(super) struct TaskBuilder<'a> {
     of: &'a Cells,
     cell: usize,
     layout: &'a CellLayout,
@@ -62,7 +62,7 @@ struct Placed<'n> {
     read_pools: SmallVec<[usize; 4]>,
 }
 
-impl<'a> Filling<'a> {
+impl<'a> TaskBuilder<'a> {
     /// Starts a task of a cell in a graph of size `size`, with `rows` live rows in its first step.
     pub(super) fn new(of: &'a Cells, cell: usize, size: GraphSize, rows: usize, section: &'a mut Section) -> Self {
         Self {

@@ -1,5 +1,4 @@
-//! The pipeline of a version (DVABatch section 6): its stages, the buffers between them, and which batches and tasks
-//! use them.
+//! The stages of a version (DVABatch section 6), the buffers between them, and which batches and tasks use them.
 //!
 //! A *lease* is a pair (boundary, buffer), held by a batch with all its parts. A batch takes it when its first row is
 //! launched into the stage before the boundary. It returns, as one credit of that stage, when
@@ -23,7 +22,7 @@ use crate::{LaneId, Lease, StageKnobs, TaskId};
 
 /// The stages of one version and their buffers.
 #[derive(Debug)]
-pub(crate) struct Pipeline {
+pub(crate) struct Stages {
     stages: Vec<StageKnobs>,
     /// For each boundary, the last stage that reads it.
     last_reader: Vec<u16>,
@@ -71,7 +70,7 @@ pub(crate) struct Access {
 /// Maximum number of buffers per boundary.
 pub(crate) const MAX_PAIRS: u16 = u64::BITS as u16;
 
-impl Pipeline {
+impl Stages {
     pub(crate) fn new(stages: &[StageKnobs], pairs: u16) -> Self {
         let mut stages = stages.to_vec();
         if stages.is_empty() {
@@ -98,7 +97,7 @@ impl Pipeline {
         CellId(0)
     }
 
-    pub(crate) fn stages(&self) -> u16 {
+    pub(crate) fn count(&self) -> u16 {
         self.stages.len() as u16
     }
 
@@ -107,7 +106,7 @@ impl Pipeline {
     }
 
     pub(crate) fn is_last(&self, stage: CellId) -> bool {
-        stage.0 + 1 == self.stages()
+        stage.0 + 1 == self.count()
     }
 
     /// Returns the boundaries that a stage reads.
@@ -125,9 +124,9 @@ impl Pipeline {
     pub(crate) fn onward(&self, stage: CellId, next: Next) -> Onward {
         let following = stage.0.saturating_add(1);
         match next {
-            Next::On if following < self.stages() => Onward::To(CellId(following)),
+            Next::On if following < self.count() => Onward::To(CellId(following)),
             Next::On | Next::Done => Onward::Done,
-            Next::Skip(target) if target.0 < self.stages() && self.has_run(stage, target) => Onward::To(target),
+            Next::Skip(target) if target.0 < self.count() && self.has_run(stage, target) => Onward::To(target),
             Next::Pause if self.boundaries() == 0 => Onward::Paused,
             Next::Skip(_) | Next::Pause | Next::Failed => Onward::Failed,
         }
@@ -247,14 +246,14 @@ impl Pipeline {
 mod tests {
     use super::*;
 
-    fn single() -> Pipeline {
-        Pipeline::new(&StageKnobs::chain(1), 2)
+    fn single() -> Stages {
+        Stages::new(&StageKnobs::chain(1), 2)
     }
 
     #[test]
     fn after_the_last_stage_a_row_is_done() {
         assert_eq!(single().onward(CellId(0), Next::On), Onward::Done);
-        let chain = Pipeline::new(&StageKnobs::chain(2), 2);
+        let chain = Stages::new(&StageKnobs::chain(2), 2);
         assert_eq!(chain.onward(CellId(0), Next::On), Onward::To(CellId(1)));
         assert_eq!(chain.onward(CellId(1), Next::On), Onward::Done);
     }
