@@ -108,6 +108,7 @@ impl Repository {
     }
 
     /// Returns what may decide which version answers a request with these headers, and when a model is loaded for it.
+    #[inline]
     pub fn caller(&self, headers: &HeaderMap, requester: Requester) -> Caller {
         // Which headers decide about a model that requests load is not known before.
         let are_needed = self.is_on_demand() || self.control.serving.load().reads_headers;
@@ -122,6 +123,7 @@ impl Repository {
     ///
     /// # Errors
     /// As [`Self::resolve`].
+    #[inline]
     pub fn route(&self, name: &str, version: &str, caller: &Caller) -> Result<Arc<ModelVersion>, ResolveError> {
         let serving = self.control.serving.load();
         let (served, found) = serving.find(name, version)?;
@@ -196,6 +198,7 @@ impl Repository {
     }
 
     /// Returns whether requests load models.
+    #[inline]
     pub fn is_on_demand(&self) -> bool {
         self.control.options.mode.is_on_demand()
     }

@@ -81,11 +81,13 @@ pub(super) struct Served {
 
 impl Served {
     /// Returns how requests are divided among the versions, as the latest load says.
+    #[inline]
     pub(super) fn rollout(&self) -> Option<&Arc<Rollout>> {
         self.ready.last()?.rollout()
     }
 
     /// Returns the version for a client's request that names none; `None` if the latest one answers.
+    #[inline]
     pub(super) fn choose(&self, model: &str, caller: &Caller) -> Option<&Arc<ModelVersion>> {
         self.rollout()?.choose(model, &self.ready, caller)
     }
@@ -98,6 +100,7 @@ impl Serving {
     }
 
     /// As [`Self::resolve`], with the model that has the version.
+    #[inline]
     pub(super) fn find(&self, name: &str, version: &str) -> Result<(&Served, &Arc<ModelVersion>), ResolveError> {
         let wanted = parse_version(version)?;
         let Some(served) = self.models.get(name) else {
@@ -139,6 +142,7 @@ impl Serving {
     }
 }
 
+#[inline]
 fn parse_version(given: &str) -> Result<Option<i64>, ResolveError> {
     if given.is_empty() {
         return Ok(None);

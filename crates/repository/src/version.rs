@@ -45,15 +45,18 @@ impl ModelVersion {
     /// version answers for comparison, the request is submitted to that one too.
     ///
     /// Must be called within a tokio runtime.
+    #[inline]
     pub fn submit(&self, request: InferRequest) -> PendingResponse {
         self.submit_one(request, None)
     }
 
     /// As [`Self::submit`]; the response counts in the backlog while it waits to be taken.
+    #[inline]
     pub fn submit_counted(&self, request: InferRequest, backlog: &Arc<Backlog>) -> PendingResponse {
         self.submit_one(request, Some(backlog))
     }
 
+    #[inline]
     fn submit_one(&self, request: InferRequest, backlog: Option<&Arc<Backlog>>) -> PendingResponse {
         match &self.rollout {
             Some(rollout) => rollout.submit(self, request, backlog),
@@ -61,6 +64,7 @@ impl ModelVersion {
         }
     }
 
+    #[inline]
     pub(super) fn submit_alone(&self, request: InferRequest, backlog: Option<&Arc<Backlog>>) -> PendingResponse {
         match backlog {
             Some(backlog) => self.servable.submit_counted(request, backlog),
@@ -77,16 +81,19 @@ impl ModelVersion {
     }
 
     /// Returns how the requests of its model are divided among the versions.
+    #[inline]
     pub(super) fn rollout(&self) -> Option<&Arc<Rollout>> {
         self.rollout.as_ref()
     }
 
     /// Returns the model or pipeline to which requests are submitted.
+    #[inline]
     pub fn servable(&self) -> &Servable {
         &self.servable
     }
 
     /// Returns the version's inputs, outputs and largest batch.
+    #[inline]
     pub fn spec(&self) -> &ModelSpec {
         self.servable.spec()
     }

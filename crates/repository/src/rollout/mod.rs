@@ -38,6 +38,7 @@ pub struct Caller {
 
 impl Caller {
     /// Keeps a copy of the headers.
+    #[inline]
     pub(super) fn new(headers: Option<&HeaderMap>, requester: Requester) -> Self {
         Self { headers: headers.map(|headers| Arc::new(headers.clone())), requester }
     }
