@@ -259,7 +259,7 @@ fn half_types_and_tf32() {
     with_card(|| {
         for (precision, tolerance) in [(Precision::Tf32, 4e-3), (Precision::Fp16, 4e-3), (Precision::Bf16, 3e-2)] {
             network(as_bert(2, 32, f32::MIN)).planned_in(precision, tolerance).check();
-            network(expanded()).planned_in(precision, tolerance).check();
         }
+        network(expanded()).planned_in(Precision::Fp16, 4e-3).check();
     });
 }

@@ -19,7 +19,7 @@ use crate::profile::rig::{Place, text};
 /// Returns the command's output for a model; `None` if ONNX Runtime is not installed.
 pub(super) fn printed(place: &Place, model: &str, json: bool) -> Option<Result<String, ProfileError>> {
     // Ends earlier if all sizes are measured well enough. A busy machine has time for each size at least.
-    printed_of(place, model, json, 2, 10)
+    printed_of(place, model, json, 2, 5)
 }
 
 fn printed_of(

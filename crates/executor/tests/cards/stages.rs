@@ -24,7 +24,8 @@ pub(crate) fn policies() -> Vec<Policy> {
 }
 
 pub(crate) fn knobs(policy: Policy, buffer_pairs: u16, max_in_flight: u32) -> Knobs {
-    let objective_ns = Some(1_000_000_000);
+    // `deferred` waits for as long as this allows.
+    let objective_ns = Some(100_000_000);
     Knobs { max_batch_rows: MAX_ROWS, buffer_pairs, max_in_flight, policy, objective_ns, ..Knobs::default() }
 }
 
