@@ -28,6 +28,8 @@ Outcome = namedtuple("Outcome", "layer passed count left_out")
 CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;")
 PYTEST_RESULT = re.compile(r"^=+ (.*\b(?:passed|failed|error|skipped|no tests ran)\b.*) =+$")
 PYTEST_SKIP = re.compile(r"^SKIPPED \[\d+\] [^ ]+: (.*)$")
+#: Tests that run at once: more than cores, because many wait for servers, clients, devices or the clock.
+AT_ONCE = min(2 * len(os.sched_getaffinity(0)), 4)
 #: Inputs that each fuzzer tries.
 FUZZED = 20_000
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -68,6 +70,7 @@ def rust(environment, given):
     # Tests of CUDA kernels compile them for the host.
     if not fetched("cpp", left_out):
         return Outcome("cargo test", False, "did not run", left_out)
+    environment = {**environment, "RUST_TEST_THREADS": str(AT_ONCE)}
     status, lines = shown(["cargo", "test", "--no-fail-fast"], environment)
     if given.nightly:
         long_status, long_lines = shown(["cargo", "test", "--no-fail-fast", "--release", "--", "--ignored"], environment)
@@ -140,11 +143,9 @@ def python(environment, given):
         # The threads of NumPy's products would spin on the cores of the servers that are tested.
         "OPENBLAS_NUM_THREADS": "1",
     }
-    # A file's tests stay in one process, because they may share a server. More processes than cores, because tests wait
-    # for servers and clients. The longest files begin first, as conftest.py orders them; pytest-xdist would begin
-    # with those of most tests.
-    processes = min(2 * len(os.sched_getaffinity(0)), 4)
-    beside = ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]
+    # A file's tests stay in one process, because they may share a server. The longest files begin first, as
+    # conftest.py orders them; pytest-xdist would begin with those of most tests.
+    beside = ["-n", str(AT_ONCE), "--dist", "loadfile", "--no-loadscope-reorder"]
     command = [pieces["tests"], "-m", "pytest", "-c", "tests/python/pytest.ini", "-rs", "--durations=20", *beside]
     status, lines = shown([*command, *(given.pytest or folders)], environment)
     counts = [match.group(1) for match in map(PYTEST_RESULT.match, lines) if match]
