@@ -18,7 +18,7 @@ use paternoster_observe::{ModelStats, ObservedSteps, ObservedVersion, RequestEnd
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Backlog, CardPorts, CellPrograms, InferError, InferRequest, Response,
+    CardPorts, CellPrograms, InferError, InferRequest, Response,
     indices::IndexChecks,
     length_limits::LengthLimits,
     location::Location,
@@ -106,43 +106,34 @@ impl ModelHandle {
     /// Submits a request that has exactly one response. Dropping the future cancels the request. The rows of a
     /// request that unfolds into cells run as requests; it counts once.
     pub fn submit(self: &Arc<Self>, request: InferRequest) -> ResponseFuture {
-        self.submit_one(request, None)
-    }
-
-    /// Submits a request that has exactly one response, which counts in the backlog until the future returns it.
-    pub fn submit_counted(self: &Arc<Self>, request: InferRequest, backlog: &Arc<Backlog>) -> ResponseFuture {
-        self.submit_one(request, Some(Arc::clone(backlog)))
-    }
-
-    fn submit_one(self: &Arc<Self>, request: InferRequest, backlog: Option<Arc<Backlog>>) -> ResponseFuture {
         let unfolds = self.cells.is_some() && !self.has_sequences;
         let Some(rows) = unfolds.then(|| rows::apart(&self.spec, &request)).flatten() else {
-            return ResponseFuture(Parts::Whole(self.submit_row(request, backlog)));
+            return ResponseFuture(Parts::Whole(self.submit_row(request)));
         };
         let observed = ObservedSteps::begin(self.stats(), request.rows, request.step_of).missed(request.missed_ns);
         let rows = rows.into_iter().map(|row| {
             let row = InferRequest { step_of: Some(observed.step(false)), ..row };
-            self.submit_row(row, backlog.clone())
+            self.submit_row(row)
         });
         let rows = RowFutures { rows: rows.collect(), replies: Vec::new(), observed: Some(observed) };
         ResponseFuture(Parts::Rows(rows))
     }
 
-    fn submit_row(self: &Arc<Self>, request: InferRequest, backlog: Option<Arc<Backlog>>) -> RowFuture {
+    fn submit_row(self: &Arc<Self>, request: InferRequest) -> RowFuture {
         let (sender, receiver) = oneshot::channel();
-        let location = self.pool.submit(self, request, backlog, Sink::Once(sender));
+        let location = self.pool.submit(self, request, Sink::Once(sender));
         RowFuture { receiver, cancel: CancelOnDrop { handle: Arc::clone(self), location } }
     }
 
     /// Submits a request with any number of responses. Dropping the stream cancels the request.
     ///
-    /// Responses that the stream has not returned count in the backlog. When the backlog is full, the request pauses
+    /// Responses that the stream has not returned count in the request's backlog. When that is full, the request pauses
     /// until the stream has returned all pending responses; a request that unfolds into cells fails instead.
-    pub fn submit_stream(self: &Arc<Self>, request: InferRequest, backlog: &Arc<Backlog>) -> ResponseStream {
+    pub fn submit_stream(self: &Arc<Self>, request: InferRequest) -> ResponseStream {
         let (sender, receiver) = mpsc::unbounded_channel();
         let paused = Arc::new(AtomicBool::new(false));
         let sink = Sink::Stream { sender, paused: Arc::clone(&paused) };
-        let location = self.pool.submit(self, request, Some(Arc::clone(backlog)), sink);
+        let location = self.pool.submit(self, request, sink);
         ResponseStream { receiver, paused, cancel: CancelOnDrop { handle: Arc::clone(self), location } }
     }
 }

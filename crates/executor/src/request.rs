@@ -11,7 +11,7 @@ use paternoster_model::{Dims, InSequence, InputTensor};
 use paternoster_observe::{Charge, RequestEnd, StepOf, budget::Exhausted, trace::RequestTrace};
 use smallvec::SmallVec;
 
-use super::Unread;
+use super::{Backlog, Unread};
 
 /// One admitted request, already checked against the model's specification.
 #[derive(Clone, Debug)]
@@ -41,6 +41,9 @@ pub struct InferRequest {
     /// The outputs that are wanted, by number; all if `None`. A pipeline leaves out steps that none of them needs, and
     /// answers without their elements.
     pub wanted_outputs: Option<SmallVec<[usize; 4]>>,
+    /// Counts its responses while they wait to be taken; `None`: they are not counted. The steps of a pipeline are not,
+    /// but for those whose responses are the pipeline's.
+    pub backlog: Option<Arc<Backlog>>,
     /// How long the response cache was searched, which did not have its response; `None` if it was not searched.
     pub missed_ns: Option<u64>,
     /// Tensors in memory of a card, which the version reads and writes there ([`CardPorts`]).
@@ -63,9 +66,16 @@ impl InferRequest {
             step_of: None,
             charge: None,
             wanted_outputs: None,
+            backlog: None,
             missed_ns: None,
             on_card: None,
         }
+    }
+
+    /// Counts its responses in the backlog while they wait to be taken.
+    #[must_use]
+    pub fn counted_in(self, backlog: &Arc<Backlog>) -> Self {
+        Self { backlog: Some(Arc::clone(backlog)), ..self }
     }
 }
 

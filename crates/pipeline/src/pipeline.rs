@@ -390,12 +390,8 @@ impl Pipeline {
     }
 
     /// Submits a request with any number of responses. Dropping the stream cancels all steps.
-    pub fn submit_stream(
-        self: &Arc<Self>,
-        request: InferRequest,
-        backlog: &Arc<paternoster_executor::Backlog>,
-    ) -> PipelineStream {
-        PipelineStream::new(|sender| run::many(Arc::clone(self), request, Arc::clone(backlog), sender))
+    pub fn submit_stream(self: &Arc<Self>, request: InferRequest) -> PipelineStream {
+        PipelineStream::new(|sender| run::many(Arc::clone(self), request, sender))
     }
 
     /// Returns the binding of a step to a specification, which is another one once its model is reloaded: then the

@@ -8,7 +8,7 @@ use std::{
 };
 
 use paternoster_executor::{
-    Backlog, CardPorts, InferError, InferRequest, ModelHandle, Response, ResponseFuture, ResponseStream,
+    CardPorts, InferError, InferRequest, ModelHandle, Response, ResponseFuture, ResponseStream,
 };
 use paternoster_model::ModelSpec;
 use paternoster_observe::{CardMemory, ModelStats};
@@ -177,32 +177,22 @@ impl Servable {
         }
     }
 
-    /// Submits a request that has exactly one response. Dropping the response cancels the request.
+    /// Submits a request that has exactly one response. Dropping the response cancels the request. The response of a
+    /// pipeline never waits in a backlog: its last step runs as it is taken.
     pub fn submit(&self, request: InferRequest) -> PendingResponse {
-        self.submit_one(request, None)
-    }
-
-    /// Submits a request that has exactly one response, which counts in the backlog while it waits to be taken. The
-    /// response of a pipeline never waits: its last step runs as it is taken.
-    pub fn submit_counted(&self, request: InferRequest, backlog: &Arc<Backlog>) -> PendingResponse {
-        self.submit_one(request, Some(backlog))
-    }
-
-    pub(crate) fn submit_one(&self, request: InferRequest, backlog: Option<&Arc<Backlog>>) -> PendingResponse {
-        match (self, backlog) {
-            (Self::Model(handle), None) => PendingResponse::Model(handle.submit(request)),
-            (Self::Model(handle), Some(backlog)) => PendingResponse::Model(handle.submit_counted(request, backlog)),
-            (Self::Pipeline(pipeline), _) => PendingResponse::Boxed(pipeline.submit(request)),
-            (Self::Cached(cached), backlog) => cached.submit(request, backlog),
+        match self {
+            Self::Model(handle) => PendingResponse::Model(handle.submit(request)),
+            Self::Pipeline(pipeline) => PendingResponse::Boxed(pipeline.submit(request)),
+            Self::Cached(cached) => cached.submit(request),
         }
     }
 
     /// Submits a request with any number of responses. Dropping them cancels the request.
-    pub fn submit_stream(&self, request: InferRequest, backlog: &Arc<Backlog>) -> Responses {
+    pub fn submit_stream(&self, request: InferRequest) -> Responses {
         match self {
-            Self::Model(handle) => Responses::Model(handle.submit_stream(request, backlog)),
-            Self::Pipeline(pipeline) => Responses::Pipeline(pipeline.submit_stream(request, backlog)),
-            Self::Cached(cached) => cached.inner().submit_stream(request, backlog),
+            Self::Model(handle) => Responses::Model(handle.submit_stream(request)),
+            Self::Pipeline(pipeline) => Responses::Pipeline(pipeline.submit_stream(request)),
+            Self::Cached(cached) => cached.inner().submit_stream(request),
         }
     }
 }

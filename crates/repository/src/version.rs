@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use paternoster_config::pb::{self, model_config::SchedulingChoice};
-use paternoster_executor::{Backlog, InferRequest};
+use paternoster_executor::InferRequest;
 use paternoster_model::ModelSpec;
 use paternoster_pipeline::{PendingResponse, Servable};
 
@@ -47,27 +47,8 @@ impl ModelVersion {
     /// Must be called within a tokio runtime.
     #[inline]
     pub fn submit(&self, request: InferRequest) -> PendingResponse {
-        self.submit_one(request, None)
-    }
-
-    /// As [`Self::submit`]; the response counts in the backlog while it waits to be taken.
-    #[inline]
-    pub fn submit_counted(&self, request: InferRequest, backlog: &Arc<Backlog>) -> PendingResponse {
-        self.submit_one(request, Some(backlog))
-    }
-
-    #[inline]
-    fn submit_one(&self, request: InferRequest, backlog: Option<&Arc<Backlog>>) -> PendingResponse {
-        match &self.rollout {
-            Some(rollout) => rollout.submit(self, request, backlog),
-            None => self.submit_alone(request, backlog),
-        }
-    }
-
-    #[inline]
-    pub(super) fn submit_alone(&self, request: InferRequest, backlog: Option<&Arc<Backlog>>) -> PendingResponse {
-        match backlog {
-            Some(backlog) => self.servable.submit_counted(request, backlog),
+        match self.rollout.as_ref().and_then(|rollout| rollout.shadow()) {
+            Some(shadow) => shadow.submit(self, request),
             None => self.servable.submit(request),
         }
     }

@@ -145,7 +145,7 @@ async fn a_request_makes_no_more_than_its_client_takes_and_holds_no_lane_meanwhi
     let (repeat, identity) =
         (up(&pool, true, Arc::new(Repeat { decoupled: true })), up(&pool, false, Arc::new(Identity { gate: None })));
     let backlog = pool.backlog().connection().stream();
-    let mut stream = repeat.submit_stream(request([500.0, 7.0]), &backlog);
+    let mut stream = repeat.submit_stream(request([500.0, 7.0]).counted_in(&backlog));
     eventually("it pauses", || pool.stats().snapshot().responses_paused == 1).await;
     for value in 0..20_u8 {
         let sent = [f32::from(value), 0.0];
@@ -169,7 +169,7 @@ async fn a_paused_request_that_is_given_up_leaves_nothing() {
     let pool = pool(1);
     let repeat = up(&pool, true, Arc::new(Repeat { decoupled: true }));
     let backlog = pool.backlog().connection().stream();
-    let stream = repeat.submit_stream(request([500.0, 7.0]), &backlog);
+    let stream = repeat.submit_stream(request([500.0, 7.0]).counted_in(&backlog));
     eventually("it pauses", || pool.stats().snapshot().responses_paused == 1).await;
     drop(stream);
     assert_eq!((backlog.waiting_bytes(), pool.in_flight()), (0, 0));
@@ -186,7 +186,7 @@ async fn small_replies_that_wait_behind_others_do_not_keep_the_memory_of_their_b
         let _earlier = earlier.then(|| backlog.hold(1));
         // They wait until the first one passes the gate, and then run as one batch.
         let responses: Vec<_> =
-            (1..=8_u8).map(|value| model.submit_counted(request([f32::from(value), 0.0]), &backlog)).collect();
+            (1..=8_u8).map(|value| model.submit(request([f32::from(value), 0.0]).counted_in(&backlog))).collect();
         go_on.send(()).expect("the program lives");
         go_on.send(()).expect("the program lives");
         drop(first.await.expect("identity does not fail"));
@@ -212,10 +212,11 @@ async fn a_reply_that_may_not_wait_is_an_error() {
     let model = up(&pool, false, Arc::new(Identity { gate: None }));
     let connection = pool.backlog().connection();
     let _unread = connection.hold(100);
-    let refused = model.submit_counted(request([1.0, 2.0]), &connection.stream()).await.expect_err("it may not wait");
+    let refused =
+        model.submit(request([1.0, 2.0]).counted_in(&connection.stream())).await.expect_err("it may not wait");
     assert!(matches!(refused, InferError::Unread(Unread { limit_bytes: 100, .. })), "{refused}");
     let other = pool.backlog().connection().stream();
-    model.submit_counted(request([1.0, 2.0]), &other).await.expect("another client's may");
+    model.submit(request([1.0, 2.0]).counted_in(&other)).await.expect("another client's may");
     let read = model.stats().reading();
     assert_eq!((read.stats.inference_stats.fail.count, read.failures.rejected), (1, 1));
     let recorded = timeline.recording().expect("it is on").records;

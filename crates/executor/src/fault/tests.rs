@@ -108,14 +108,14 @@ fn error(answer: Result<Response, InferError>) -> Option<InferError> {
 fn a_panic_in_the_core_answers_everybody_and_nothing_is_admitted_any_more() {
     let served = Served::new();
     let (running, queued) = (served.running(), served.submit());
-    let mut stream = served.handle.submit_stream(request(), served.pool.backlog());
+    let mut stream = served.handle.submit_stream(request().counted_in(served.pool.backlog()));
     served.pool.fail_next_step();
     let last = served.submit();
     assert!(served.pool.has_failed(), "before the client's thread goes on");
     for answer in [soon(running), soon(queued), soon(last), soon(served.submit())] {
         assert_eq!(error(answer), Some(InferError::SchedulerFailed));
     }
-    let mut late = served.handle.submit_stream(request(), served.pool.backlog());
+    let mut late = served.handle.submit_stream(request().counted_in(served.pool.backlog()));
     for answer in [soon(stream.next()), soon(late.next())] {
         assert_eq!(answer.and_then(error), Some(InferError::SchedulerFailed));
     }

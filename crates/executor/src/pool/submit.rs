@@ -11,7 +11,7 @@ use paternoster_observe::{
 
 use super::{Pool, shard::Shard};
 use crate::{
-    Backlog, DeviceKind, InferError, InferRequest, ModelHandle,
+    DeviceKind, InferError, InferRequest, ModelHandle,
     backend::{Order, Reports},
     cells::{JourneyMemory, unfold},
     clock::duration_ns,
@@ -26,7 +26,6 @@ impl Pool {
         self: &Arc<Self>,
         handle: &Arc<ModelHandle>,
         mut request: InferRequest,
-        backlog: Option<Arc<Backlog>>,
         sink: Sink,
     ) -> Option<Location> {
         if !handle.has_sequences {
@@ -51,7 +50,7 @@ impl Pool {
         let may_move = handle.homes.len() > 1 && !handle.has_sequences;
         // Requests of sequences stay on the shard that holds the sequence's state.
         let current_shard = may_move.then(CurrentShard::new);
-        let mut submission = Submission { request, graph, memory, backlog, sink, current_shard };
+        let mut submission = Submission { request, graph, memory, sink, current_shard };
         // A shard gives the request back if its device was lost meanwhile; then another one is tried.
         while let Some(shard) = self.home_of(handle, &submission.request) {
             let ((admitted, here), after) = self.change(shard, |state, now, after| {

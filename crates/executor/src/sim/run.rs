@@ -304,7 +304,7 @@ impl Run {
         self.counts.requests += 1;
         let request = self.world.infer_request(number, |at| self.pool.clock.instant_of(at));
         let waiting = if handle.spec().decoupled {
-            Waiting::ForAll(handle.submit_stream(request, &self.pool.backlog().stream()), Vec::new())
+            Waiting::ForAll(handle.submit_stream(request.counted_in(&self.pool.backlog().stream())), Vec::new())
         } else {
             Waiting::ForOne(Box::pin(handle.submit(request)))
         };

@@ -142,7 +142,7 @@ impl State {
             return Err(Box::new(submission));
         }
         let Some(version) = self.models.get_mut(&handle.id) else { return Err(Box::new(submission)) };
-        let Submission { request, graph, memory, backlog, sink, current_shard } = submission;
+        let Submission { request, graph, memory, sink, current_shard } = submission;
         version.live += 1;
         let (lengths, key) = version.loaded.admission.measure(&request.inputs);
         let payload = Arc::new(Payload {
@@ -150,7 +150,7 @@ impl State {
             lengths: lengths.clone(),
             inputs: request.inputs,
             on_card: request.on_card,
-            backlog,
+            backlog: request.backlog,
         });
         let unfolded_state = match &version.loaded.programs.0 {
             Programs::Cells(cells) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use paternoster_batching::Ns;
 use paternoster_model::unfold::Unfolded;
 
-use crate::{Backlog, InferRequest, cells::JourneyMemory, location::CurrentShard, record::Sink};
+use crate::{InferRequest, cells::JourneyMemory, location::CurrentShard, record::Sink};
 
 /// A request at submission.
 pub(crate) struct Submission {
@@ -14,8 +14,6 @@ pub(crate) struct Submission {
     pub(crate) graph: Box<[Unfolded]>,
     /// The memory that it boards with; `None`: it needs none.
     pub(crate) memory: Option<Arc<JourneyMemory>>,
-    /// The backlog that counts its waiting responses.
-    pub(crate) backlog: Option<Arc<Backlog>>,
     pub(crate) sink: Sink,
     /// Where its submitter finds it, if it may move to another device.
     pub(crate) current_shard: Option<Arc<CurrentShard>>,

@@ -401,14 +401,14 @@ async fn repeat_gives_as_many_responses_as_asked() {
     let program = Repeat::compile(&spec).expect("the specification fits");
     let handle = Arc::new(pool.bring_up(spec, zero_batch(), Arc::new(program)).expect("the CPU has room"));
     for count in [0_u8, 1, 5] {
-        let mut stream = handle.submit_stream(request(&[f32::from(count), 7.0]), pool.backlog());
+        let mut stream = handle.submit_stream(request(&[f32::from(count), 7.0]).counted_in(pool.backlog()));
         for step in 0..count {
             let response = stream.next().await.expect("a response is due").expect("repeat does not fail");
             assert_eq!(values(&response), [f32::from(count) + f32::from(step), 7.0 + f32::from(step)]);
         }
         assert!(stream.next().await.is_none(), "{count} responses are all");
     }
-    let mut refused = handle.submit_stream(request(&[-3.0, 0.0]), pool.backlog());
+    let mut refused = handle.submit_stream(request(&[-3.0, 0.0]).counted_in(pool.backlog()));
     let error = refused.next().await.expect("an answer is due").expect_err("the count is negative");
     assert_eq!(error, InferError::Engine("negative count".to_owned()));
 }

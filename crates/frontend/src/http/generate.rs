@@ -185,7 +185,7 @@ fn start(
 ) -> Responses {
     let Admitted { version, decoded, held } = admitted;
     let source = if version.spec().decoupled {
-        Source::Many(version.servable().submit_stream(decoded.request, &backlog.stream()))
+        Source::Many(version.servable().submit_stream(decoded.request.counted_in(&backlog.stream())))
     } else {
         Source::One(Some(version.submit(decoded.request)))
     };

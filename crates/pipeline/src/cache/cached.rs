@@ -8,7 +8,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use paternoster_executor::{Backlog, BacklogShare, InferError, InferRequest, Response};
+use paternoster_executor::{BacklogShare, InferError, InferRequest, Response};
 use paternoster_model::ModelSpec;
 use paternoster_observe::ObservedHit;
 
@@ -51,33 +51,29 @@ impl Cached {
         &self.inner
     }
 
-    pub(crate) fn submit(
-        self: &Arc<Self>,
-        mut request: InferRequest,
-        backlog: Option<&Arc<Backlog>>,
-    ) -> PendingResponse {
+    pub(crate) fn submit(self: &Arc<Self>, mut request: InferRequest) -> PendingResponse {
         // A model's response has all outputs.
         request.wanted_outputs = request.wanted_outputs.filter(|_| self.inner.pipeline().is_some());
         if request.sequence.is_some() || request.on_card.is_some() || self.inner.spec().decoupled {
-            return self.inner.submit_one(request, backlog);
+            return self.inner.submit(request);
         }
         let began = Instant::now();
         let Some(load) = self.load() else {
             // There is no key. A step may yet find its model, so the request counts as one that was looked up.
             let missed_ns = Some(nanoseconds_since(began));
-            return self.inner.submit_one(InferRequest { missed_ns, ..request }, backlog);
+            return self.inner.submit(InferRequest { missed_ns, ..request });
         };
         if request.inputs.iter().flatten().map(|input| input.data.len()).sum::<usize>() <= MOST_HASHED_HERE_BYTES {
             let key = Key::of(load, &request);
-            return self.look_up(key, began, request, backlog);
+            return self.look_up(key, began, request);
         }
-        let (cached, backlog) = (Arc::clone(self), backlog.cloned());
+        let cached = Arc::clone(self);
         let hashing = tokio::task::spawn_blocking(move || (Key::of(load, &request), request));
         PendingResponse::Boxed(Box::pin(async move {
             let hashed =
                 hashing.await.map_err(|error| InferError::Engine(format!("the key cannot be hashed: {error}")));
             let (key, request) = hashed?;
-            cached.look_up(key, began, request, backlog.as_ref()).await
+            cached.look_up(key, began, request).await
         }))
     }
 
@@ -96,24 +92,18 @@ impl Cached {
         Some(load.number)
     }
 
-    fn look_up(
-        self: &Arc<Self>,
-        key: Key,
-        began: Instant,
-        request: InferRequest,
-        backlog: Option<&Arc<Backlog>>,
-    ) -> PendingResponse {
+    fn look_up(self: &Arc<Self>, key: Key, began: Instant, request: InferRequest) -> PendingResponse {
         let found = self.cache.get(&key);
         let looked_up_ns = nanoseconds_since(began);
         let response = match found {
             Some(response) => {
                 ObservedHit { began, looked_up_ns, trace: request.trace }.answered(self.inner.stats());
-                let waiting = backlog.map(|backlog| backlog.hold(response.kept_bytes()));
+                let waiting = request.backlog.map(|backlog| backlog.hold(response.kept_bytes()));
                 LookedUp::Hit(Some((response, waiting)))
             }
             None => {
                 let request = InferRequest { missed_ns: Some(looked_up_ns), ..request };
-                let response = self.inner.submit_one(request, backlog);
+                let response = self.inner.submit(request);
                 LookedUp::Miss { response, cached: Arc::clone(self), key, looked_up_ns }
             }
         };

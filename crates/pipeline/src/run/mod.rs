@@ -80,10 +80,10 @@ fn end_of(error: Option<&InferError>) -> RequestEnd {
 /// Runs a request that has any number of responses. It counts from now on.
 pub(crate) fn many(
     pipeline: Arc<Pipeline>,
-    request: InferRequest,
-    backlog: Arc<Backlog>,
+    mut request: InferRequest,
     sender: mpsc::Sender<StreamedResponse>,
 ) -> impl Future<Output = Result<(), InferError>> + Send {
+    let backlog = request.backlog.take();
     let (mut run, state) = Run::begin(pipeline, request, None, Sink::Many(sender, backlog));
     async move {
         let outcome = run.finish(state).await;
@@ -102,7 +102,7 @@ pub(crate) struct StreamedResponse {
 
 enum Sink {
     Once(Option<Response>),
-    Many(mpsc::Sender<StreamedResponse>, Arc<Backlog>),
+    Many(mpsc::Sender<StreamedResponse>, Option<Arc<Backlog>>),
 }
 
 /// What all steps of a request share.

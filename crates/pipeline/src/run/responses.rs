@@ -22,7 +22,7 @@ impl Run {
             let text = "a decoupled step in a pipeline that is not".to_owned();
             return Err(located(&self.pipeline, step, InferError::Engine(text)));
         };
-        let backlog = Arc::clone(backlog);
+        let backlog = backlog.clone();
         let pipeline = Arc::clone(&self.pipeline);
         let (Some(servable), binding) = self.bound(step)? else { return Ok(()) };
         let given = inputs(&binding, &state).unwrap_or_default();
@@ -36,8 +36,8 @@ impl Run {
             return Err(located(&pipeline, step, InferError::Invalid(text)));
         };
         let trace = self.step_trace(&binding);
-        let request = InferRequest { trace: trace.clone(), ..request };
-        self.streams.push(OpenStream::new(servable.submit_stream(request, &backlog)));
+        let request = InferRequest { trace: trace.clone(), backlog, ..request };
+        self.streams.push(OpenStream::new(servable.submit_stream(request)));
         while let Some(response) = self.next_response().await {
             let response = response.map_err(|error| located(&pipeline, step, error))?;
             if let Some(trace) = &trace {

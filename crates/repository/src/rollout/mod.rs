@@ -18,9 +18,7 @@ use std::{
 
 use http::{HeaderMap, HeaderName};
 use paternoster_config::{ConfigError, Origin, Settings};
-use paternoster_executor::{Backlog, InferRequest};
 use paternoster_observe::budget::Budget;
-use paternoster_pipeline::PendingResponse;
 use sha2::{Digest, Sha256};
 
 use self::shadow::Shadow;
@@ -177,17 +175,10 @@ impl Rollout {
         self.traffic.iter().copied().filter(move |(number, share)| *share > 0 && is_ready(*number))
     }
 
-    /// Submits a request to a version, and to the one that answers for comparison.
-    pub(super) fn submit(
-        &self,
-        version: &ModelVersion,
-        request: InferRequest,
-        backlog: Option<&Arc<Backlog>>,
-    ) -> PendingResponse {
-        match &self.shadow {
-            Some(shadow) => shadow.submit(version, request, backlog),
-            None => version.submit_alone(request, backlog),
-        }
+    /// Returns the version that answers for comparison, if one does.
+    #[inline]
+    pub(super) fn shadow(&self) -> Option<&Arc<Shadow>> {
+        self.shadow.as_ref()
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use paternoster_executor::{Backlog, InferError, InferRequest, Response};
+use paternoster_executor::{InferError, InferRequest, Response};
 use paternoster_model::{ModelSpec, ShapeText};
 use paternoster_observe::{
     RequestEnd, ShadowResult,
@@ -49,7 +49,7 @@ const LOG_EVERY: Duration = Duration::from_mins(1);
 
 /// The version of a model that answers requests for comparison.
 #[derive(Debug)]
-pub(super) struct Shadow {
+pub(crate) struct Shadow {
     version: i64,
     tolerance: f64,
     /// Set when all versions are loaded.
@@ -166,15 +166,10 @@ impl Shadow {
     /// Submits a request to a version. A copy is submitted for comparison too, unless too many are, there is no room
     /// for its bytes, a batch of clients' requests waits, or its tensors are in a card's memory, which the client may
     /// change.
-    pub(super) fn submit(
-        self: &Arc<Self>,
-        version: &ModelVersion,
-        request: InferRequest,
-        backlog: Option<&Arc<Backlog>>,
-    ) -> PendingResponse {
+    pub(crate) fn submit(self: &Arc<Self>, version: &ModelVersion, request: InferRequest) -> PendingResponse {
         let target = self.target.get().filter(|_| version.spec().version != self.version);
         let shadow = target.and_then(|target| Some((target, target.version.upgrade()?)));
-        let Some((target, shadow)) = shadow else { return version.submit_alone(request, backlog) };
+        let Some((target, shadow)) = shadow else { return version.servable().submit(request) };
         let is_behind = version.servable().stats().pending() >= u64::from(version.spec().max_batch_size.max(1));
         let may_copy = !is_behind && request.on_card.is_none();
         let place = may_copy.then(|| Arc::clone(&self.places).try_acquire_owned().ok()).flatten();
@@ -182,12 +177,12 @@ impl Shadow {
         let mut held = Reservation::none(&target.room);
         let Some(place) = place.filter(|_| held.try_grow(input_bytes)) else {
             shadow.servable().stats().shadowed(ShadowResult::Skipped);
-            return version.submit_alone(request, backlog);
+            return version.servable().submit(request);
         };
         // The client's timeouts and priority are not for the copy, which is the least important request.
         let copy = InferRequest::new(request.rows, request.inputs.clone());
         let copy = InferRequest { priority: shadow.lowest_priority(), ..copy };
-        let response = version.submit_alone(request, backlog);
+        let response = version.servable().submit(request);
         let (answered, answer) = oneshot::channel();
         // Neither the copy nor its response keeps the load: it ends with the last version.
         let (spec, servable) = (Arc::clone(version.servable().spec()), shadow.servable().clone());

@@ -27,8 +27,8 @@ fn a_stream_whose_client_leaves_too_much_unread_fails_and_others_go_on() {
         let response = runtime.block_on(stream.next())?;
         Some(response.map(|response| values(&response.outputs[0].data)))
     };
-    let mut unread = model.submit_stream(request(), &slow);
-    let mut read = model.submit_stream(request(), &quick);
+    let mut unread = model.submit_stream(request().counted_in(&slow));
+    let mut read = model.submit_stream(request().counted_in(&quick));
     for token in 3..=5 {
         assert_eq!(next(&mut read), Some(Ok(vec![token])));
     }

@@ -90,7 +90,7 @@ async fn responses_come_in_their_order_whatever_their_delays() {
     let pool = pool();
     let repeat = repeat(&pool, Duration::from_secs(60));
     let backlog = pool.backlog().connection().stream();
-    let mut stream = repeat.submit_stream(request(&[7, 9, 8], &[2, 0, 3], 7), &backlog);
+    let mut stream = repeat.submit_stream(request(&[7, 9, 8], &[2, 0, 3], 7).counted_in(&backlog));
     for expected in [[7, 0], [9, 1], [8, 2]] {
         let response = stream.next().await.expect("a response is due").expect("repeat does not fail");
         assert_eq!(numbers(&response), expected);
@@ -119,7 +119,7 @@ async fn a_client_that_reads_slowly_is_waited_for_beside_the_delays() {
     let pool = Pool::start(&PoolOptions { cpu_lanes: 1, backlog, ..PoolOptions::default() }).expect("threads start");
     let repeat = repeat(&pool, Duration::from_secs(60));
     let backlog = pool.backlog().connection().stream();
-    let mut stream = repeat.submit_stream(request(&[1, 2, 3, 4], &[0, 1, 0, 1], 0), &backlog);
+    let mut stream = repeat.submit_stream(request(&[1, 2, 3, 4], &[0, 1, 0, 1], 0).counted_in(&backlog));
     for number in 0..4 {
         eventually("it pauses", || number == 3 || pool.stats().snapshot().responses_paused == u64::from(number) + 1)
             .await;
@@ -137,7 +137,7 @@ async fn a_delay_holds_no_lane_and_ends_with_its_client() {
     let zero = up(&pool, spec(Vec::new(), output, false), Arc::new(Zero), Duration::ZERO);
     let backlog = pool.backlog().connection().stream();
     let delayed: Vec<_> =
-        (0..20).map(|_| repeat.submit_stream(request(&[1], &[FOREVER_MS], FOREVER_MS), &backlog)).collect();
+        (0..20).map(|_| repeat.submit_stream(request(&[1], &[FOREVER_MS], FOREVER_MS).counted_in(&backlog))).collect();
     for _ in 0..10 {
         let answer = zero.submit(of_inputs(Vec::new())).await.expect("the only lane is free");
         assert_eq!(answer.outputs[0].data.len(), 4);
@@ -154,7 +154,7 @@ async fn a_delay_ends_by_the_deadline_of_its_request() {
     let backlog = pool.backlog().connection().stream();
     let deadline = Some(Instant::now() + Duration::from_millis(20));
     let asked = InferRequest { deadline, ..request(&[1], &[FOREVER_MS], 0) };
-    let mut stream = repeat.submit_stream(asked, &backlog);
+    let mut stream = repeat.submit_stream(asked.counted_in(&backlog));
     assert_eq!(stream.next().await.map(|answer| answer.map(|_| ())), Some(Err(InferError::Expired)));
     assert_eq!(pool.in_flight(), 0);
 }
@@ -165,7 +165,7 @@ async fn delays_beyond_the_time_limit_of_a_task_fail_the_request() {
     let repeat = repeat(&pool, Duration::from_secs(1));
     let backlog = pool.backlog().connection().stream();
     for asked in [request(&[1], &[1_001], 0), request(&[], &[], FOREVER_MS), request(&[1, 2], &[1, 1_000], 0)] {
-        let mut stream = repeat.submit_stream(asked, &backlog);
+        let mut stream = repeat.submit_stream(asked.counted_in(&backlog));
         let failed = loop {
             match stream.next().await.expect("it fails") {
                 Ok(response) => assert_eq!(numbers(&response), [1, 0], "what came before the delay"),

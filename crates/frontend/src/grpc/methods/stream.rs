@@ -277,8 +277,9 @@ impl InferStream {
         let trace = begin(&self.services, Transport::Grpc, received, &mut admitted);
         let Admitted { version, mut decoded, held } = admitted;
         decoded.request.deadline = self.deadline;
+        let request = decoded.request.counted_in(&self.backlog);
         if version.spec().decoupled {
-            let responses = version.servable().submit_stream(decoded.request, &self.backlog);
+            let responses = version.servable().submit_stream(request);
             self.in_flight_bytes += bytes;
             let (reply, state) = (decoded.reply, DecoupledState::Running);
             self.decoupled.push(Decoupled {
@@ -292,7 +293,7 @@ impl InferStream {
                 _held: (held, client),
             });
         } else {
-            let response = version.submit_counted(decoded.request, &self.backlog);
+            let response = version.submit(request);
             self.in_flight_bytes += bytes;
             let running =
                 Running { response, version, reply: decoded.reply, bytes, trace, span, _held: (held, client) };
