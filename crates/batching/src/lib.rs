@@ -25,7 +25,7 @@
 //! - `graph`, `steps`, `cost`: the stages or cells that a request runs through, how many steps it takes, and how long
 //!   they take. `arbiter`: picks the version that gets a free lane.
 //! - `ledger`, `timers`: every live request, every task in flight, and every pending alarm.
-//! - `knob`: settings as configurations write them. `offer`, `event`, `knobs`, `counters`, `ids`: plain data. `hold`:
+//! - `offer`, `event`, `knobs`, `counters`, `ids`: plain data. `hold`:
 //!   the form of the invariants.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
@@ -43,7 +43,6 @@ mod graph;
 mod group;
 mod hold;
 mod ids;
-pub mod knob;
 mod knobs;
 mod ledger;
 mod offer;
@@ -70,8 +69,8 @@ pub use event::{
     ReqId, RequestKey, RowSpan, SequenceNo, ShapeClass, SharedStateMemory, StateMemory, Task, TaskId,
 };
 pub use knobs::{
-    CellKind, CellKnobs, CellularKnobs, ChunkKnobs, LazyCellKnobs, PartOrder, PriorityLevel, QueueKnobs, QueueSettings,
-    QueueingKnobs, QueueingSettings, SegmentKnobs, SequenceKnobs, StageKnobs, TimeoutAction,
+    CellKind, CellKnobs, CellularKnobs, ChunkKnobs, LazyCellKnobs, PartOrder, QueueKnobs, QueueingKnobs, SegmentKnobs,
+    SequenceKnobs, StageKnobs, TimeoutAction,
 };
 pub use policy::*;
 pub use rate_limiter::{RateLimiter, RateLimiterKnobs, Resource, ResourceAmount, ResourceDemand};

@@ -11,9 +11,9 @@ use std::{
     },
 };
 
-use paternoster_batching::knob::Whole;
 use paternoster_config::{
     ConfigError, Settings, json,
+    knobs::Whole,
     model::{PolicyName, Stages},
     pbtxt,
     policy_text::PolicyText,

@@ -3,10 +3,11 @@
 
 use std::{collections::BTreeMap, marker::PhantomData};
 
-use paternoster_batching::{CostPoint, CostTable, Ns, knob::Whole};
+use paternoster_batching::{CostPoint, CostTable, Ns};
 use serde::{Serialize, Serializer};
 
 use super::{
+    knobs::Whole,
     model::{Latency, LatencySettings, WrittenLatencies},
     tree::{self, Node, Value},
 };
@@ -178,12 +179,7 @@ mod tests {
 
     #[test]
     fn latencies_are_of_stages_that_there_are() {
-        let latency = Latency {
-            stage: Whole(2),
-            rows: Whole(1),
-            length: None,
-            latency_us: paternoster_batching::knob::Real(5.0),
-        };
+        let latency = Latency { stage: Whole(2), rows: Whole(1), length: None, latency_us: crate::knobs::Real(5.0) };
         let refused = "stage 2, rows 1, length 0: expected a stage from 0 to 1";
         assert_eq!(super::table(&[latency], 2), Err(refused.to_owned()));
     }

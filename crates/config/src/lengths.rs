@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use paternoster_batching::knob::LengthList;
 use paternoster_model::Lengths;
 use smallvec::SmallVec;
 
-use super::nearest::suggestion;
+use super::{knobs::LengthList, nearest::suggestion};
 
 /// The lengths in a configuration, by padded axis.
 type Given = BTreeMap<String, LengthList>;

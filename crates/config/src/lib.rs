@@ -4,7 +4,8 @@
 //! Imports go one way, from the end of this list to its beginning:
 //! - `nearest`, `position`, `bounds`: suggestions, places in a text, limits. [`model_config`]: what Triton's
 //!   `ModelConfig` has. `tree`: a text as untyped values with their places, `origin`: errors with the place of a path.
-//! - [`values`], [`model`], [`settings`]: the types of all settings. [`parameters`]: settings among `parameters`.
+//! - [`knobs`], [`values`], [`model`], [`settings`]: the types of all settings. [`parameters`]: settings among
+//!   `parameters`.
 //! - [`pbtxt`], [`yaml`], [`json`]: the readers of the three forms. [`policy_text`]: a policy on a command line.
 //! - One module for each kind of setting: [`latencies`], [`lengths`], [`placement`], [`rate_limiter`], [`stages`],
 //!   [`unfold`], [`pipeline`], [`sequences`], [`policies`] (with choices left to a profile).
@@ -24,6 +25,7 @@ pub mod convert;
 pub mod fuzz;
 pub mod generate;
 pub mod json;
+pub mod knobs;
 pub mod latencies;
 pub mod lengths;
 pub mod model;

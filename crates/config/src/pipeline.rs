@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use paternoster_batching::knob::given;
 use paternoster_pipeline::{BuiltIn, Condition, GraphFault, PipelineGraph, PortBinding, Runs, Step, Test};
 
 use super::{
     ConfigError, Origin,
+    knobs::given,
     model::{ModelStep, PipelineStep, Scalar, When},
     pb::{self, model_config::SchedulingChoice, model_ensembling},
     settings::Settings,

@@ -8,16 +8,14 @@ use std::{
     str::FromStr,
 };
 
-use paternoster_batching::{
-    PolicyKind,
-    knob::{LengthList, given},
-};
+use paternoster_batching::PolicyKind;
 use paternoster_engine::{OnnxEngine, Precision};
 use paternoster_model::{AxisLength, AxisLengthError, SymbolId};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
     ConfigError, Origin,
+    knobs::{LengthList, given},
     model::{
         Batching, Cell, Cells, ExitSettings, Generate, Off, PipelineStep, PolicyName, Rollout, SegmentSettings, Stages,
         Text,

@@ -1,15 +1,14 @@
 //! Types of single values that serde does not have: keywords, names, collections that must not be empty. For numbers
-//! with bounds and units, see [`paternoster_batching::knob`].
+//! with bounds and units, see [`knobs`](super::knobs).
 
 use std::{borrow::Cow, collections::BTreeMap, fmt, str::FromStr};
 
-use paternoster_batching::knob::Whole;
 use paternoster_engine::{OnnxEngine, Precision};
 use paternoster_model::DataType;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::{model_config::datatype_to_pb, nearest::suggestion};
+use super::{knobs::Whole, model_config::datatype_to_pb, nearest::suggestion};
 
 /// Serialises an enum of several kinds of values as the value alone. A derived tag could be mistaken for a name.
 macro_rules! serialize_untagged {

@@ -13,7 +13,7 @@ mod tests;
 use std::{io, path::PathBuf, time::Duration};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use paternoster_batching::knob::DAY_MS;
+use paternoster_config::knobs::DAY_MS;
 use paternoster_lab::{
     report::plot::PlotError,
     simulate::{Setup, SimulatedFigures, SimulatedLoad, TableError, cores, fewest_devices, on_all_cores, run as play},

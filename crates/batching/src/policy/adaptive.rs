@@ -1,51 +1,12 @@
 //! The policy `adaptive`: the batch size follows the request rate (Efficient Adaptive Batching, section III). The
 //! monitor chooses how many rows to collect, the dispatcher how long a batch waits for them.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 use super::{
     BatchLimits, BatchPolicy, Decision, PolicyKnobs, Requirements, View,
     candidate::CandidateBatch,
     monitor::{AdaptiveKnobs, Demand, Dispatch, Monitor, Queue},
 };
-use crate::{
-    Ns,
-    cost::Quantile,
-    ids::SubQueueIx,
-    knob::{FromSettings, KnobRefusal, Microseconds, Milliseconds, Mode, ModelTraits, Within},
-    ledger::Request,
-};
-
-/// Knobs of `adaptive`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct AdaptiveSettings {
-    /// Margin over the measured rate that the preferred batch size must sustain. Default: 0.15.
-    pub headroom: Option<Within<0, 10>>,
-    /// Averaging time of the rate, in milliseconds. Default: 30.
-    pub average_ms: Option<Milliseconds>,
-    /// Maximum wait of a partial batch, in microseconds. Default: 100000.
-    pub max_queue_delay_us: Option<Microseconds>,
-    /// `default`, or the paper's own rules.
-    pub mode: Option<Mode>,
-}
-
-impl FromSettings for AdaptiveKnobs {
-    type Settings = AdaptiveSettings;
-
-    fn read(settings: &AdaptiveSettings, _: ModelTraits) -> Result<Self, KnobRefusal> {
-        let AdaptiveSettings { headroom, average_ms, max_queue_delay_us, mode } = settings;
-        let default = Self::default();
-        let fixed = [("adaptive.headroom", headroom.is_some()), ("adaptive.average_ms", average_ms.is_some())];
-        Ok(Self {
-            paper: Mode::is_paper(*mode, &fixed)?,
-            headroom: headroom.map_or(default.headroom, |headroom| headroom.0),
-            average_ns: average_ms.map_or(default.average_ns, Milliseconds::ns),
-            max_queue_delay_ns: max_queue_delay_us.map_or(default.max_queue_delay_ns, Microseconds::us),
-        })
-    }
-}
+use crate::{Ns, cost::Quantile, ids::SubQueueIx, ledger::Request};
 
 impl PolicyKnobs for AdaptiveKnobs {
     fn start(&self, _: BatchLimits) -> Box<dyn BatchPolicy> {

@@ -10,7 +10,6 @@ use crate::{
     Ns, PartOrder, ShapeClass,
     cost::Costs,
     ids::{PartIx, RequestIx, SubQueueIx},
-    knob::FromSettings,
     ledger::{Ledger, NEVER, Request},
     queue::{LengthBucketing, Pending, SubQueue},
     table::{
@@ -172,7 +171,7 @@ pub(crate) trait BatchPolicy: Debug + Send {
 }
 
 /// The knobs of a policy over batches.
-pub(crate) trait PolicyKnobs: Default + FromSettings {
+pub(crate) trait PolicyKnobs: Default {
     /// Returns the knobs of a configuration that gives none, for a model of one stage without padding.
     fn plain() -> Self {
         Self::default()

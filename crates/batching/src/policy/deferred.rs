@@ -4,20 +4,16 @@
 
 use std::ops::Range;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 use super::{
     BatchLimits, BatchPolicy, Decision, PolicyKnobs, Requirements, Selection, View,
     candidate::{CandidateBatch, load},
-    lazy::{all_within, late, rejects_late},
+    lazy::{all_within, late},
     monitor::NEARLY_BEST,
     slack::{Predictor, SlackPredictor},
 };
 use crate::{
     Ns, ShapeClass,
     ids::{RequestIx, SubQueueIx},
-    knob::{FromSettings, KnobRefusal, Milliseconds, ModelTraits},
     ledger::NEVER,
     queue::SubQueue,
 };
@@ -35,20 +31,6 @@ const PATIENCE: Ns = 8;
 /// others wait.
 const BEST: f64 = 0.99;
 
-/// Knobs of `deferred`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct DeferredSettings {
-    /// Time between the predicted end of a batch and the earliest target of its requests, in milliseconds. Default: a
-    /// tenth of the time from a request's arrival to its target.
-    pub margin_ms: Option<Milliseconds>,
-    /// Whether batches start as soon as a lane is idle, so that nothing is deferred but late requests. Default:
-    /// `false`.
-    pub eager: Option<bool>,
-    /// Whether late requests are rejected.
-    pub reject_late: Option<bool>,
-}
-
 /// Parameters of deferred batch scheduling.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeferredKnobs {
@@ -59,18 +41,6 @@ pub struct DeferredKnobs {
     pub eager: bool,
     /// Reject requests that can no longer meet the objective instead of serving them late.
     pub reject_late: bool,
-}
-
-impl FromSettings for DeferredKnobs {
-    type Settings = DeferredSettings;
-
-    fn read(settings: &DeferredSettings, model: ModelTraits) -> Result<Self, KnobRefusal> {
-        Ok(Self {
-            margin_ns: settings.margin_ms.map(Milliseconds::ns),
-            eager: settings.eager.unwrap_or(false),
-            reject_late: rejects_late("deferred.reject_late", settings.reject_late, model)?,
-        })
-    }
 }
 
 impl PolicyKnobs for DeferredKnobs {

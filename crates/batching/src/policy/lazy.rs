@@ -2,8 +2,6 @@
 //! as long as the slack of every request stays non-negative. The paper's batch table is one batch here; the stack is
 //! its staircase of steps.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::{
@@ -16,7 +14,6 @@ use crate::{
     Ns, ShapeClass,
     cost::Quantile,
     ids::{RequestIx, SubQueueIx},
-    knob::{FromSettings, KnobRefusal, Milliseconds, ModelTraits, Whole},
     ledger::NEVER,
     queue::{SubQueue, first_within},
     table::batch::{Batch, Part, Step},
@@ -24,38 +21,6 @@ use crate::{
 
 /// Number of requests considered per row of room. Many of them may be too long for the batch.
 pub(super) const LOOKED_AT: usize = 4;
-
-/// Knobs of `lazy`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct LazySettings {
-    /// The predictor of remaining times: `table` (default) or `paper`.
-    pub predictor: Option<Predictor>,
-    /// Maximum number of entries in the batch table's stack. Default: 4.
-    pub max_depth: Option<Whole<u32, 1, 64>>,
-    /// Maximum total time that an entry waits for later ones, in milliseconds. Default: half the time of the whole
-    /// model with the largest batch.
-    pub max_catch_up_ms: Option<Milliseconds>,
-    /// Whether late requests are rejected.
-    pub reject_late: Option<bool>,
-}
-
-impl TryFrom<String> for Predictor {
-    type Error = String;
-
-    fn try_from(name: String) -> Result<Self, String> {
-        match name.as_str() {
-            "table" => Ok(Self::Table),
-            "paper" => Ok(Self::Paper),
-            "oracle" => {
-                Err("the predictor 'oracle' is for simulation only, where latencies are known exactly; expected \
-                             table or paper"
-                    .to_owned())
-            }
-            _ => Err(format!("expected table or paper, but found '{name}'")),
-        }
-    }
-}
 
 /// Parameters of LazyBatching (section IV).
 #[derive(Clone, Debug, PartialEq)]
@@ -75,32 +40,6 @@ impl Default for LazyKnobs {
     fn default() -> Self {
         Self { predictor: Predictor::Table, max_depth: 4, max_catch_up_ns: None, reject_late: false }
     }
-}
-
-impl FromSettings for LazyKnobs {
-    type Settings = LazySettings;
-
-    fn read(settings: &LazySettings, model: ModelTraits) -> Result<Self, KnobRefusal> {
-        let default = Self::default();
-        let reject_late = rejects_late("lazy.reject_late", settings.reject_late, model)?;
-        Ok(Self {
-            predictor: settings.predictor.unwrap_or(default.predictor),
-            max_depth: settings.max_depth.map_or(default.max_depth, |depth| depth.0),
-            max_catch_up_ns: settings.max_catch_up_ms.map(Milliseconds::ns),
-            reject_late,
-        })
-    }
-}
-
-/// Reads the knob `key`: whether requests that can no longer meet the objective are rejected. Default: no.
-pub(super) fn rejects_late(key: &str, given: Option<bool>, model: ModelTraits) -> Result<bool, KnobRefusal> {
-    let rejects = given.unwrap_or(false);
-    if rejects && !model.has_objective {
-        let message = "late are requests that miss the objective, but there is none: give \
-                       'batching.latency_objective_ms', or remove this";
-        return Err(KnobRefusal::new(key, message));
-    }
-    Ok(rejects)
 }
 
 impl PolicyKnobs for LazyKnobs {

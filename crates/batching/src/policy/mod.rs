@@ -18,7 +18,7 @@ mod window;
 
 pub(super) use self::contract::{BatchLimits, BatchPolicy, Decision, PolicyKnobs, Requirements, Selection, View};
 use self::serial::Serial;
-pub use self::{adaptive::*, deferred::*, diversity::*, lazy::*, monitor::AdaptiveKnobs, slack::Predictor, window::*};
+pub use self::{deferred::*, diversity::*, lazy::*, monitor::AdaptiveKnobs, slack::Predictor, window::*};
 use super::CellularKnobs;
 
 /// The table of policies over batches. Calls a macro with a line for each: what it does, which the JSON schema says of

@@ -2,8 +2,6 @@
 //! without making any of its rows late.
 
 use paternoster_model::CellId;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use crate::{
@@ -56,8 +54,7 @@ pub(crate) struct Waiting {
 }
 
 /// How the slack of a request is predicted (LazyBatching section IV-C). A configuration names one of the first two.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase", try_from = "String")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Predictor {
     /// Equation 2: the sum of all requests' times at batch size 1; of the elapsed time, only the wait in the queue
     /// counts.
@@ -66,7 +63,6 @@ pub enum Predictor {
     #[default]
     Table,
     /// Mean latency per stage and batch size, for simulations. Exact if the table is exact, as in simulation.
-    #[schemars(skip)]
     Oracle,
 }
 

@@ -21,8 +21,6 @@ use super::{
 use crate::{
     Ns,
     ids::SubQueueIx,
-    knob::{FromSettings, KnobRefusal, Long, ModelTraits},
-    knobs::QueueingSettings,
     ledger::{Ledger, Request},
     queue::SubQueue,
 };
@@ -35,18 +33,6 @@ pub struct WindowKnobs {
     pub preferred_batch_sizes: Vec<u32>,
     /// Maximum time that the oldest request waits for a preferred size.
     pub max_queue_delay_ns: Ns,
-}
-
-impl FromSettings for WindowKnobs {
-    type Settings = QueueingSettings;
-
-    fn read(settings: &QueueingSettings, _: ModelTraits) -> Result<Self, KnobRefusal> {
-        let sizes = settings.preferred_batch_sizes.iter().flatten();
-        Ok(Self {
-            preferred_batch_sizes: sizes.filter_map(|size| u32::try_from(size.0).ok()).collect(),
-            max_queue_delay_ns: settings.max_queue_delay_us.map_or(0, Long::us),
-        })
-    }
 }
 
 impl PolicyKnobs for WindowKnobs {

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use paternoster_batching::knob::{DAY_US, given};
 use paternoster_model::DataType;
 use paternoster_onnx::{Port, Signature};
 
 use super::tensors;
 use crate::{
     ConfigError, Origin,
+    knobs::{DAY_US, given},
     model_config::{self, Tensor},
     pb::{
         self,

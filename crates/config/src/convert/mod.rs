@@ -3,16 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use paternoster_batching::{
-    Knobs, Policy, QueueKnobs, QueueingKnobs, StageKnobs, TimeoutAction,
-    knob::{Milliseconds, from_us},
-};
+use paternoster_batching::{Knobs, Policy, QueueKnobs, QueueingKnobs, StageKnobs, TimeoutAction};
 use paternoster_model::{AxisLength, Dims, ModelSpec, SymbolId, TensorSpec};
 use paternoster_onnx::{Port, Signature};
 use smallvec::SmallVec;
 
 use super::{
     ConfigError, Origin,
+    knobs::{Milliseconds, from_us},
     model_config::{datatype, is_scalar, tensors},
     pb::{self, model_config::SchedulingChoice, model_queue_policy::TimeoutAction as PbAction},
     policies::{self, instances},

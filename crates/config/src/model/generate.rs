@@ -1,8 +1,9 @@
 //! `generate`: how a decoder answers.
 
-use paternoster_batching::knob::Whole;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::knobs::Whole;
 
 /// A decoder that was exported with its past keys and values, and generates tokens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

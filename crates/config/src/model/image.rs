@@ -1,11 +1,13 @@
 //! The step `image` of a pipeline.
 
-use paternoster_batching::knob::{Above0, Finite, Whole};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::When;
-use crate::values::{DataTypeName, Entries, NonEmptyText, Parsed};
+use crate::{
+    knobs::{Above0, Finite, Whole},
+    values::{DataTypeName, Entries, NonEmptyText, Parsed},
+};
 
 /// Most pixels of an edge that images are resized or cropped to.
 const MOST_EDGE: i128 = 16_384;

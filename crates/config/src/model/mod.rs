@@ -14,16 +14,15 @@ mod text;
 
 use std::collections::BTreeMap;
 
-use paternoster_batching::{
-    QueueSettings,
-    knob::{Finite, LengthList, Positive, PositiveInt, Whole},
-};
 use paternoster_engine::{OnnxEngine, Precision};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::{batching::*, generate::*, image::*, pipeline::*, rollout::*, segments::*, text::*};
-use super::values::{DataTypeName, Dim, Entries, NonEmpty, NonEmptyText, Parsed, PartName, Symbol, serialize_untagged};
+use super::{
+    knobs::{Finite, LengthList, Positive, PositiveInt, QueueSettings, Whole},
+    values::{DataTypeName, Dim, Entries, NonEmpty, NonEmptyText, Parsed, PartName, Symbol, serialize_untagged},
+};
 
 /// Maximum number of stages of a model.
 pub const MAX_STAGES: u16 = 256;

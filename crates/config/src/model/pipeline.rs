@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use paternoster_batching::knob::{Finite, Whole};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ImageStepSettings, PoolingName, Side};
-use crate::values::{DataTypeName, Entries, NonEmptyText, Parsed, PartName, serialize_untagged};
+use crate::{
+    knobs::{Finite, Whole},
+    values::{DataTypeName, Entries, NonEmptyText, Parsed, PartName, serialize_untagged},
+};
 
 /// One step of a pipeline: a mapping of its kind to its keys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -3,11 +3,13 @@
 use std::{collections::BTreeMap, fmt};
 
 use http::HeaderName;
-use paternoster_batching::knob::{Whole, Within};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::values::NonEmpty;
+use crate::{
+    knobs::{Whole, Within},
+    values::NonEmpty,
+};
 
 /// Which versions answer requests that name none, and which version answers them too, for comparison.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use paternoster_batching::knob::{Finite, Long, Whole};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Signed;
-use crate::values::{Entries, Names, NonEmpty, NonEmptyText, PartName, serialize_untagged};
+use crate::{
+    knobs::{Finite, Long, Whole},
+    values::{Entries, Names, NonEmpty, NonEmptyText, PartName, serialize_untagged},
+};
 
 /// One part of what each request runs: a mapping of its kind to its keys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

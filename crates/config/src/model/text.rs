@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use paternoster_batching::knob::Whole;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::values::{NonEmptyText, PartName};
+use crate::{
+    knobs::Whole,
+    values::{NonEmptyText, PartName},
+};
 
 /// A model that takes texts. Whatever is left out is read from the files that Hugging Face and sentence-transformers
 /// put beside a model.

@@ -3,12 +3,12 @@
 
 use paternoster_batching::{
     CellularKnobs, DeferredKnobs, LazyCellKnobs, LazyKnobs, Policy, PolicyKind, SequenceKnobs, WindowKnobs,
-    knob::{FromSettings, KnobRefusal, Milliseconds, Mode, ModelTraits, from_us},
 };
 
 use super::{
     ConfigError, Origin,
-    model::{Auto, Cell, CellularSettings, PolicyName, Stages},
+    knobs::{CellularSettings, FromSettings, KnobRefusal, Milliseconds, Mode, ModelTraits, from_us},
+    model::{Auto, Cell, PolicyName, Stages},
     model_config,
     pb::{self, model_config::SchedulingChoice},
     sequences,

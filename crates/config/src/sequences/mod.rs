@@ -5,10 +5,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use paternoster_batching::{
-    QueueKnobs, SequenceKnobs, WindowKnobs,
-    knob::{Long, from_us},
-};
+use paternoster_batching::{QueueKnobs, SequenceKnobs, TimeoutAction, WindowKnobs};
 use paternoster_engine::TensorBatch;
 use paternoster_model::{
     DataType, Dims,
@@ -19,6 +16,7 @@ use smallvec::smallvec;
 
 use super::{
     ConfigError, Origin,
+    knobs::{Long, from_us},
     model_config::{self, is_scalar, sequence_batching},
     pb::{
         self,
@@ -105,7 +103,7 @@ pub fn window(config: &pb::ModelConfig, rows: u32) -> Option<WindowKnobs> {
 pub fn queue(own: &OwnSettings) -> QueueKnobs {
     let queue = own.batching.sequences.clone().unwrap_or_default();
     QueueKnobs {
-        timeout_action: queue.timeout_action.unwrap_or_default(),
+        timeout_action: queue.timeout_action.map(TimeoutAction::from).unwrap_or_default(),
         default_timeout_ns: queue.default_timeout_us.map_or(0, Long::us),
         allow_timeout_override: queue.allow_timeout_override.unwrap_or(true),
         max_queue_size: queue.max_queue_size.map_or(0, |size| size.0),

@@ -3,10 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use paternoster_batching::knob::Whole;
-
 use super::{
     ConfigError, Origin,
+    knobs::Whole,
     model::{ExitSettings, MAX_STAGES, Stages},
     nearest::suggestion,
     settings::{REPEAT, Settings},

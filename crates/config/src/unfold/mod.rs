@@ -8,7 +8,6 @@
 use std::{collections::BTreeMap, fmt};
 
 use bytes::Bytes;
-use paternoster_batching::knob::LengthList;
 use paternoster_engine::TensorBatch;
 use paternoster_model::{
     Dims, TensorSpec,
@@ -18,6 +17,7 @@ use smallvec::SmallVec;
 
 use crate::{
     ConfigError, Origin,
+    knobs::LengthList,
     model::{Cell, SegmentSettings},
     nearest::suggestion,
     settings::{OwnSettings, REPEAT, Settings},

@@ -3,10 +3,11 @@
 
 use std::{collections::BTreeMap, marker::PhantomData};
 
-use paternoster_batching::{PolicyKind, QueueSettings, QueueingSettings, TimeoutAction, knob::given};
+use paternoster_batching::PolicyKind;
 
 use super::{
     ConfigError, Origin, bounds,
+    knobs::{QueueSettings, QueueingSettings, TimeoutActionName, given},
     model::{
         Batching, Cells, DeviceSelector, Input, Instance, ModelSettings, Output, PadSection, PolicyName,
         RateLimiterSettings, ReshapeDims, SampleData, SampleInput, Sequences, SomeVersions, VersionWord, Versions,
@@ -388,8 +389,8 @@ fn dynamic_batching(queueing: &QueueingSettings) -> pb::ModelDynamicBatching {
 
 fn queue_policy(queue: &QueueSettings) -> pb::ModelQueuePolicy {
     let action = match queue.timeout_action {
-        Some(TimeoutAction::Delay) => PbAction::Delay,
-        Some(TimeoutAction::Reject) | None => PbAction::Reject,
+        Some(TimeoutActionName::Delay) => PbAction::Delay,
+        Some(TimeoutActionName::Reject) | None => PbAction::Reject,
     };
     pb::ModelQueuePolicy {
         timeout_action: action.into(),

@@ -5,8 +5,8 @@ mod section;
 
 use std::{cell::RefCell, collections::BTreeMap, path::Path, sync::Arc};
 
-use paternoster_batching::knob::Whole;
 use paternoster_config::{
+    knobs::Whole,
     model::{PipelineStep, PoolStep, Side, Text, TextTask, TokenizeStep},
     model_config::datatype_to_pb,
     pb,

@@ -8,10 +8,7 @@ use std::collections::BTreeMap;
 use paternoster_model::CellId;
 use smallvec::SmallVec;
 
-pub use self::knobs::{
-    DiversityKnobs, DiversitySettings, InputDiversity, InputSettings, LoadDiversity, LoadSettings, OperatorDiversity,
-    OperatorSettings,
-};
+pub use self::knobs::{DiversityKnobs, InputDiversity, LoadDiversity, OperatorDiversity};
 use super::{
     BatchPolicy, Decision, Selection, View,
     candidate::CandidateBatch,

@@ -1,15 +1,23 @@
-//! Settings ("knobs") as a configuration writes them: the types of their values, with units, and what a policy needs
-//! to know of its model to read them.
+//! Settings ("knobs") as a configuration writes them: the types of their values, with units, and for each policy the
+//! section of its knobs, from which those of `paternoster-batching` are read.
+
+mod adaptive;
+mod cellular;
+mod deferred;
+mod diversity;
+mod lazy;
+mod queueing;
 
 use std::{borrow::Cow, fmt};
 
+use paternoster_batching::Ns;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{self, Unexpected, Visitor},
 };
 
-use super::Ns;
+pub use self::{adaptive::*, cellular::*, deferred::*, diversity::*, lazy::*, queueing::*};
 
 /// Longest time that a knob accepts, one day, in milliseconds.
 pub const DAY_MS: i64 = 86_400_000;
