@@ -13,7 +13,7 @@ use paternoster_repository::{Caller, ModelVersion, Repository, Requester};
 use paternoster_wire::{
     Decoded, RequestError, SharedMemory, decode,
     pb::ModelInferRequest,
-    plan::{OutputForm, OutputPlan, Selection},
+    plan::{OutputForm, OutputPlan, SelectedOutputs},
 };
 
 use super::{
@@ -66,7 +66,7 @@ impl Services {
         let is_ensemble = servable.pipeline().is_some_and(|pipeline| pipeline.own().is_none());
         if is_ensemble {
             decoded.reply.name_sequence(decoded.request.sequence.as_ref());
-            if let Selection::Some(plans) = &mut decoded.reply.outputs {
+            if let SelectedOutputs::Some(plans) = &mut decoded.reply.outputs {
                 for OutputPlan { index, form } in plans {
                     if let OutputForm::Classes { labels, .. } = form {
                         *labels = servable.labels(*index);

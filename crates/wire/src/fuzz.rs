@@ -10,7 +10,7 @@ use super::{
     encode::encode,
     models,
     pb::{ModelInferRequest, model_infer_request::InferInputTensor},
-    plan::Selection,
+    plan::SelectedOutputs,
 };
 
 /// Maximum growth of typed contents: a varint of one byte becomes an INT64.
@@ -69,8 +69,8 @@ fn check_reply(reply: &ResponsePlan, rows: u32, spec: &ModelSpec) {
     let response = encode(spec, reply, Response { outputs: outputs.collect() }).expect("outputs of this model");
     assert_eq!(response.outputs.len(), response.raw_output_contents.len(), "clients count by position");
     let expected = match &reply.outputs {
-        Selection::All => spec.outputs.len(),
-        Selection::Some(plans) => plans.len(),
+        SelectedOutputs::All => spec.outputs.len(),
+        SelectedOutputs::Some(plans) => plans.len(),
     };
     assert_eq!(response.outputs.len(), expected);
 }

@@ -16,7 +16,7 @@ pub struct ResponsePlan {
     /// Echoed in every response; empty if the request had none.
     pub id: String,
     /// The outputs and their forms.
-    pub outputs: Selection,
+    pub outputs: SelectedOutputs,
     /// Whether a decoupled request wants an empty response after its last one.
     pub enable_empty_final_response: bool,
     /// Parameters of every response.
@@ -52,14 +52,14 @@ pub(super) fn parameters<const COUNT: usize>(
 
 /// The outputs of a response.
 #[derive(Clone, Debug)]
-pub enum Selection {
+pub enum SelectedOutputs {
     /// All outputs of the model, raw, because the request named none.
     All,
     /// These outputs, in the model's order, each once.
     Some(SmallVec<[OutputPlan; 2]>),
 }
 
-impl Selection {
+impl SelectedOutputs {
     /// Returns the numbers of the outputs; `None` for all of a model.
     pub(super) fn wanted(&self, spec: &ModelSpec) -> Option<SmallVec<[usize; 4]>> {
         match self {

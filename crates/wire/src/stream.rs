@@ -51,7 +51,7 @@ mod tests {
     use paternoster_executor::InferError;
 
     use super::*;
-    use crate::{Kind, plan::Selection, tests::models};
+    use crate::{Kind, plan::SelectedOutputs, tests::models};
 
     fn final_mark(answer: &ModelStreamInferResponse) -> Option<bool> {
         let parameter = answer.infer_response.as_ref()?.parameters.get(FINAL_RESPONSE)?;
@@ -72,7 +72,7 @@ mod tests {
     fn an_empty_final_response_has_id_and_model_only() {
         let plan = ResponsePlan {
             id: "d".to_owned(),
-            outputs: Selection::All,
+            outputs: SelectedOutputs::All,
             enable_empty_final_response: true,
             parameters: HashMap::new(),
         };

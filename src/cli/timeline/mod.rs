@@ -8,7 +8,7 @@ use std::{
 };
 
 use paternoster_lab::report::plot::PlotError;
-use paternoster_observe::timeline::{DrawError, Picture, ReadError, View};
+use paternoster_observe::timeline::{DrawError, DrawnPart, Picture, ReadError};
 
 use self::plots::Series;
 
@@ -115,7 +115,7 @@ pub fn run(args: &TimelineArgs) -> Result<(), TimelineError> {
     }
     let Some(svg) = &args.svg else { return Ok(()) };
     let ns = |ms: f64| (ms * NS_PER_MS).round() as u64;
-    let view = View { from_ns: args.from.map(ns), to_ns: args.to.map(ns) };
+    let view = DrawnPart { from_ns: args.from.map(ns), to_ns: args.to.map(ns) };
     let undrawable = |error| TimelineError::Undrawable { file: args.file.display().to_string(), error };
     let drawn = picture.to_svg(view).map_err(undrawable)?;
     let unwritable = |error| TimelineError::Unwritable { file: svg.display().to_string(), error };

@@ -23,7 +23,7 @@ pub use picture::{Picture, RanRequest, RanTask};
 pub use record::{Record, TaskLaunch, TaskRows};
 pub use recorder::Timeline;
 pub use recording::{Recording, VersionName};
-pub use svg::{DrawError, View};
+pub use svg::{DrawError, DrawnPart};
 
 #[cfg(test)]
 mod tests;

@@ -28,7 +28,7 @@ const FAILED: &str = "#c1272d";
 
 /// The part of a picture to draw. Times are in nanoseconds from its first event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct View {
+pub struct DrawnPart {
     /// Start; defaults to the first event.
     pub from_ns: Option<u64>,
     /// End; defaults to the last event.
@@ -91,7 +91,7 @@ impl Picture {
     ///
     /// # Errors
     /// If nothing was recorded in that part.
-    pub fn to_svg(&self, view: View) -> Result<String, DrawError> {
+    pub fn to_svg(&self, view: DrawnPart) -> Result<String, DrawError> {
         let times = || self.spans.iter().flat_map(|span| [span.from_ns, span.to_ns]);
         let marks = || self.marks.iter().map(|mark| mark.at_ns);
         let zero_ns = times().chain(marks()).min().unwrap_or(0);

@@ -9,7 +9,7 @@ use paternoster_model::{ModelSpec, TensorSpec, element_count};
 use smallvec::SmallVec;
 
 use super::super::{
-    plan::{OutputForm, OutputPlan, Selection},
+    plan::{OutputForm, OutputPlan, SelectedOutputs},
     shared_memory::RegionSlice,
 };
 
@@ -41,11 +41,11 @@ impl<'a> Staying<'a> {
     /// tensor of the request lies, since a task that fails is run again.
     pub(super) fn keep_outputs(
         mut self,
-        selection: &mut Selection,
+        selection: &mut SelectedOutputs,
         spec: &ModelSpec,
         rows: u32,
     ) -> Option<Box<CardTensors>> {
-        if let Selection::Some(plans) = selection {
+        if let SelectedOutputs::Some(plans) = selection {
             plans.iter_mut().for_each(|plan| self.keep_output(plan, &spec.outputs[plan.index], rows));
         }
         self.tensors.filter(|tensors| !tensors.inputs.is_empty() || !tensors.outputs.is_empty())

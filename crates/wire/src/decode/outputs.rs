@@ -10,7 +10,7 @@ use super::{
         SharedMemory,
         fault::{Fault, OutputFault},
         pb::model_infer_request::InferRequestedOutputTensor,
-        plan::{OutputForm, OutputPlan, Selection},
+        plan::{OutputForm, OutputPlan, SelectedOutputs},
     },
     parameters,
 };
@@ -22,9 +22,9 @@ pub(super) fn select(
     requested: Vec<InferRequestedOutputTensor>,
     spec: &ModelSpec,
     regions: &SharedMemory,
-) -> Result<Selection, Fault> {
+) -> Result<SelectedOutputs, Fault> {
     if requested.is_empty() {
-        return Ok(Selection::All);
+        return Ok(SelectedOutputs::All);
     }
     let mut forms: SmallVec<[Option<OutputForm>; 4]> = SmallVec::new();
     forms.resize_with(spec.outputs.len(), || None);
@@ -43,7 +43,7 @@ pub(super) fn select(
         }
     }
     let plans = forms.into_iter().enumerate();
-    Ok(Selection::Some(plans.filter_map(|(index, form)| Some(OutputPlan { index, form: form? })).collect()))
+    Ok(SelectedOutputs::Some(plans.filter_map(|(index, form)| Some(OutputPlan { index, form: form? })).collect()))
 }
 
 fn form(

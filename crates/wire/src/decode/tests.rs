@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     Kind,
     pb::{InferTensorContents, infer_parameter::ParameterChoice},
-    plan::{OutputForm, Selection},
+    plan::{OutputForm, SelectedOutputs},
     tests::{
         models,
         requests::{Request, fp32, region},
@@ -372,14 +372,14 @@ fn addsub_request() -> Request {
 
 fn selected(decoded: Decoded) -> Vec<(usize, OutputForm)> {
     match decoded.reply.outputs {
-        Selection::All => panic!("some outputs were asked for"),
-        Selection::Some(plans) => plans.into_iter().map(|plan| (plan.index, plan.form)).collect(),
+        SelectedOutputs::All => panic!("some outputs were asked for"),
+        SelectedOutputs::Some(plans) => plans.into_iter().map(|plan| (plan.index, plan.form)).collect(),
     }
 }
 
 #[test]
 fn without_requested_outputs_all_are_sent() {
-    assert!(matches!(decoded(addsub_request(), &models::addsub()).reply.outputs, Selection::All));
+    assert!(matches!(decoded(addsub_request(), &models::addsub()).reply.outputs, SelectedOutputs::All));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::{
     pb::{
         InferParameter, ModelInferResponse, infer_parameter::ParameterChoice, model_infer_response::InferOutputTensor,
     },
-    plan::{OutputForm, Selection, parameters},
+    plan::{OutputForm, SelectedOutputs, parameters},
     shared_memory::{RegionSlice, SharedMemoryError},
 };
 
@@ -74,7 +74,7 @@ impl EncodeFault {
 fn fill(
     reply: &mut ResponseInProgress<'_>,
     spec: &ModelSpec,
-    selection: &Selection,
+    selection: &SelectedOutputs,
     tensors: Vec<OutputTensor>,
 ) -> Result<(), EncodeFault> {
     if tensors.len() != spec.outputs.len() {
@@ -83,8 +83,8 @@ fn fill(
     }
     let tensors = tensors.into_iter().zip(&spec.outputs);
     match selection {
-        Selection::All => tensors.for_each(|(tensor, output)| reply.push(output, output.datatype, tensor)),
-        Selection::Some(plans) => {
+        SelectedOutputs::All => tensors.for_each(|(tensor, output)| reply.push(output, output.datatype, tensor)),
+        SelectedOutputs::Some(plans) => {
             // Both are in the model's order.
             let mut plans = plans.iter().peekable();
             for (index, (tensor, output)) in tensors.enumerate() {
@@ -105,10 +105,10 @@ struct ResponseInProgress<'a> {
 }
 
 impl<'a> ResponseInProgress<'a> {
-    fn new(spec: &'a ModelSpec, selection: &Selection) -> Self {
+    fn new(spec: &'a ModelSpec, selection: &SelectedOutputs) -> Self {
         let count = match selection {
-            Selection::All => spec.outputs.len(),
-            Selection::Some(plans) => plans.len(),
+            SelectedOutputs::All => spec.outputs.len(),
+            SelectedOutputs::Some(plans) => plans.len(),
         };
         Self { spec, outputs: Vec::with_capacity(count), raw: Vec::with_capacity(count) }
     }

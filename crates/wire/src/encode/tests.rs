@@ -17,12 +17,12 @@ fn response() -> Response {
     Response { outputs: vec![tensor(&[1, 16], &[1; 64]), tensor(&[1, 16], &[2; 64])] }
 }
 
-fn plan(outputs: Selection) -> ResponsePlan {
+fn plan(outputs: SelectedOutputs) -> ResponsePlan {
     ResponsePlan { id: "7".to_owned(), outputs, enable_empty_final_response: false, parameters: HashMap::new() }
 }
 
 fn only(index: usize, form: OutputForm) -> ResponsePlan {
-    plan(Selection::Some([OutputPlan { index, form }].into_iter().collect()))
+    plan(SelectedOutputs::Some([OutputPlan { index, form }].into_iter().collect()))
 }
 
 fn names(response: &ModelInferResponse) -> Vec<&str> {
@@ -33,7 +33,7 @@ fn names(response: &ModelInferResponse) -> Vec<&str> {
 fn all_outputs_are_sent_raw_and_share_the_memory_of_the_batch() {
     let outputs = response();
     let batch: Vec<*const u8> = outputs.outputs.iter().map(|output| output.data.as_ptr()).collect();
-    let reply = encode(&models::addsub(), &plan(Selection::All), outputs).expect("outputs of this model");
+    let reply = encode(&models::addsub(), &plan(SelectedOutputs::All), outputs).expect("outputs of this model");
     assert_eq!((reply.id.as_str(), reply.model_name.as_str(), reply.model_version.as_str()), ("7", "addsub", "1"));
     assert_eq!(names(&reply), ["OUTPUT0", "OUTPUT1"]);
     assert_eq!(reply.outputs[0].datatype, "FP32");
@@ -65,7 +65,7 @@ fn a_classification_is_a_tensor_of_strings() {
 #[test]
 fn a_reply_names_the_sequence_if_it_is_to() {
     let named = |sequence: Option<InSequence>| {
-        let mut plan = plan(Selection::All);
+        let mut plan = plan(SelectedOutputs::All);
         plan.name_sequence(sequence.as_ref());
         let reply = encode(&models::addsub(), &plan, response()).expect("outputs of this model");
         let value = |key: &str| reply.parameters[key].parameter_choice.clone().expect("a value");
@@ -105,7 +105,7 @@ fn an_output_in_shared_memory_leaves_an_empty_entry_that_says_where_it_is() {
     let region = regions.slice("region", 32, 96).expect("within the region");
     let form = |index, form| OutputPlan { index, form };
     let outputs = [form(0, OutputForm::SharedMemory(region)), form(1, OutputForm::Raw)];
-    let plan = plan(Selection::Some(outputs.into_iter().collect()));
+    let plan = plan(SelectedOutputs::Some(outputs.into_iter().collect()));
     let reply = encode(&models::addsub(), &plan, response()).expect("outputs of this model");
 
     assert_eq!(names(&reply), ["OUTPUT0", "OUTPUT1"]);
@@ -147,7 +147,7 @@ fn a_request_in_flight_keeps_its_region_when_it_is_unregistered() {
 #[test]
 fn a_response_of_another_model_is_an_internal_error() {
     let outputs = vec![tensor(&[1, 16], &[0; 64])];
-    let wrong = encode(&models::addsub(), &plan(Selection::All), Response { outputs });
+    let wrong = encode(&models::addsub(), &plan(SelectedOutputs::All), Response { outputs });
     assert_eq!(wrong.expect_err("one output of two").kind(), Kind::Internal);
     let outputs = vec![tensor(&[1, 16], &[0; 60]), tensor(&[1, 16], &[0; 64])];
     let wrong = encode(

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     RequestError, ResponsePlan,
     pb::infer_parameter::ParameterChoice,
-    plan::{OutputForm, Selection},
+    plan::{OutputForm, SelectedOutputs},
 };
 
 /// The outputs that are sent as binary data after the JSON.
@@ -47,8 +47,8 @@ impl Forms {
     pub fn check(&self, spec: &ModelSpec, plan: &ResponsePlan) -> Result<(), RequestError> {
         let tensors = |index: usize| spec.outputs.get(index);
         let refused = match &plan.outputs {
-            Selection::All => spec.outputs.iter().find(|output| self.refuses(&output.name, output.datatype)),
-            Selection::Some(plans) => plans
+            SelectedOutputs::All => spec.outputs.iter().find(|output| self.refuses(&output.name, output.datatype)),
+            SelectedOutputs::Some(plans) => plans
                 .iter()
                 .filter(|plan| plan.form == OutputForm::Raw)
                 .find_map(|plan| tensors(plan.index).filter(|output| self.refuses(&output.name, output.datatype))),

@@ -92,6 +92,6 @@ proptest! {
         let read = Picture::read_chrome(&json(&picture)).expect("our own");
         prop_assert_eq!(&read.spans, &picture.spans);
         prop_assert_eq!(&read.processes, &picture.processes);
-        let _ = picture.to_svg(View::default());
+        let _ = picture.to_svg(DrawnPart::default());
     }
 }

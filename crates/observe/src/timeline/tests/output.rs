@@ -59,12 +59,12 @@ fn a_file_that_is_no_timeline_is_refused_in_words() {
         ours(r#"{"ph": "X", "cat": "stage", "ts": -5.0, "dur": 1e300}, {"ph": "B"}, {"ph": "X", "cat": "?"}"#);
     let picture = Picture::read_chrome(strange.as_bytes()).expect("strange, but readable");
     assert_eq!(picture.spans.iter().map(|span| (span.from_ns, span.to_ns)).collect::<Vec<_>>(), [(0, u64::MAX)]);
-    assert!(picture.to_svg(View::default()).is_ok());
+    assert!(picture.to_svg(DrawnPart::default()).is_ok());
 }
 
 #[test]
 fn the_drawing_shows_every_task_and_every_request() {
-    let drawn = figure_8().picture().to_svg(View::default()).expect("there is something to draw");
+    let drawn = figure_8().picture().to_svg(DrawnPart::default()).expect("there is something to draw");
     let bars = |name: &str| drawn.matches(&format!("<title>{name}</title>")).count();
     assert_eq!(bars("stage 2 · batch 0 · 4 rows · merge"), 1, "the task on its lane");
     assert_eq!(bars("request 3 · stage 0 · batch 0 · 2 rows · stretch"), 1);
@@ -77,21 +77,21 @@ fn the_drawing_shows_every_task_and_every_request() {
 #[test]
 fn a_part_of_the_time_can_be_drawn_alone() {
     let picture = figure_8().picture();
-    let drawn = picture.to_svg(View { from_ns: Some(15 * MS), to_ns: None }).expect("the split is there");
+    let drawn = picture.to_svg(DrawnPart { from_ns: Some(15 * MS), to_ns: None }).expect("the split is there");
     assert_eq!(drawn.matches("split</title>").count(), 2 + 4);
     assert!(!drawn.contains("merge") && drawn.contains(">16 ms</text>"), "times count from the beginning of the whole");
 
-    let refusal = |from_ns, to_ns| picture.to_svg(View { from_ns, to_ns }).expect_err("nothing there");
+    let refusal = |from_ns, to_ns| picture.to_svg(DrawnPart { from_ns, to_ns }).expect_err("nothing there");
     assert_eq!(refusal(Some(19 * MS), None), DrawError::Empty { length_ms: 19 });
     assert_eq!(refusal(Some(2 * MS), Some(MS)), DrawError::Empty { length_ms: 19 });
-    assert!(Picture::default().to_svg(View::default()).is_err(), "nothing was recorded at all");
+    assert!(Picture::default().to_svg(DrawnPart::default()).is_err(), "nothing was recorded at all");
 }
 
 #[test]
 fn names_cannot_break_out_of_the_drawing() {
     let script = figure_8();
     script.timeline.model_up(0, "<b>&\"\u{1b}", 1);
-    let drawn = script.picture().to_svg(View::default()).expect("there is something to draw");
+    let drawn = script.picture().to_svg(DrawnPart::default()).expect("there is something to draw");
     assert!(drawn.contains(">&lt;b&gt;&amp;&quot;\u{fffd} · version 1</text>"), "{drawn}");
 }
 
@@ -99,7 +99,7 @@ fn names_cannot_break_out_of_the_drawing() {
 #[test]
 fn the_drawing_in_the_documentation_is_that_of_the_example() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/timelines/dvabatch-figure-8.svg");
-    let drawn = figure_8().picture().to_svg(View::default()).expect("there is something to draw");
+    let drawn = figure_8().picture().to_svg(DrawnPart::default()).expect("there is something to draw");
     if std::env::var_os("UPDATE_DOCS").is_some() {
         fs::write(&path, &drawn).expect("the documentation can be written");
     }
