@@ -7,6 +7,7 @@ use super::{
     Action, Actions, Arrival, Counters, End, Knobs, LaneId, ModelId, Ns, Rejection, TimeoutAction,
     ids::{GroupIx, NOT_THEIR_TURN, RequestIx},
     ledger::{Ledger, NEVER, Request, RequestState},
+    policy::RequestView,
     queue::BatchKey,
     rate_limiter::Claim,
     timers::Timers,
@@ -145,7 +146,11 @@ pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: &m
     let sub_queue = if arrival.sequence.is_some() { NOT_THEIR_TURN } else { pending.sub_queue_for(batch_key) };
     pending.push(context.ledger, request_ix, sub_queue);
     pending.rate.add(context.now, arrival.rows);
-    work.arrived(context.now, sub_queue, &context.ledger[request_ix]);
+    work.arrived(
+        context.now,
+        sub_queue,
+        RequestView::new(request_ix, &context.ledger[request_ix], version.objective_ns),
+    );
     if let (Some(sequences), Some(request)) = (&mut version.sequences, &arrival.sequence) {
         let (ix, sequence, change) = sequences.join(context.now, request_ix, request);
         context.ledger[request_ix].sequence = Some(ix);

@@ -171,7 +171,7 @@ impl BatchSpan {
 }
 
 /// Marks the absence of a request in a list.
-pub(super) const NONE: RequestIx = RequestIx::MAX;
+pub(super) const NONE: RequestIx = RequestIx(u32::MAX);
 
 /// A request's neighbours in one list.
 #[derive(Clone, Copy, Debug)]
@@ -212,7 +212,7 @@ impl Ledger {
         let req = request.req;
         self.expected_ns += request.expected_ns;
         // The cast cannot truncate: 2^32 live requests do not fit into memory.
-        let request_ix = self.requests.insert(request) as RequestIx;
+        let request_ix = RequestIx(self.requests.insert(request) as u32);
         self.by_id.insert(req, request_ix);
         request_ix
     }
@@ -222,7 +222,7 @@ impl Ledger {
         let Request { req, expected_ns, .. } = self[request_ix];
         self.by_id.remove(&req);
         self.expected_ns -= expected_ns;
-        self.requests.remove(request_ix as usize);
+        self.requests.remove(request_ix.at());
     }
 
     pub(super) fn find(&self, req: ReqId) -> Option<RequestIx> {
@@ -231,7 +231,7 @@ impl Ledger {
 
     /// Returns the request at this index, if it is still `req`.
     pub(super) fn same(&self, request_ix: RequestIx, req: ReqId) -> Option<&Request> {
-        self.requests.get(request_ix as usize).filter(|request| request.req == req)
+        self.requests.get(request_ix.at()).filter(|request| request.req == req)
     }
 
     /// Whether a span's request is still aboard, in the same boarding. All other spans are masked.
@@ -245,7 +245,7 @@ impl Ledger {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (RequestIx, &Request)> {
-        self.requests.iter().map(|(request_ix, request)| (request_ix as RequestIx, request))
+        self.requests.iter().map(|(request_ix, request)| (RequestIx(request_ix as u32), request))
     }
 
     /// Adds a group's part of a task, and returns whether the task is new to the group.
@@ -294,13 +294,13 @@ impl Index<RequestIx> for Ledger {
     type Output = Request;
 
     fn index(&self, request_ix: RequestIx) -> &Request {
-        &self.requests[request_ix as usize]
+        &self.requests[request_ix.at()]
     }
 }
 
 impl IndexMut<RequestIx> for Ledger {
     fn index_mut(&mut self, request_ix: RequestIx) -> &mut Request {
-        &mut self.requests[request_ix as usize]
+        &mut self.requests[request_ix.at()]
     }
 }
 

@@ -62,17 +62,19 @@ mod work;
 mod tests;
 
 pub use self::core::{Core, DeviceLoad};
-pub use cost::{CostPoint, CostTable};
+pub use cost::{CostPoint, CostTable, Quantile};
 pub use counters::Counters;
 pub use event::{
     Action, Actions, Arrival, Bucket, End, Event, FirstArrival, LaneId, LaneKnobs, Lease, ModelId, Ns, Rejection,
     ReqId, RequestKey, RowSpan, SequenceNo, ShapeClass, SharedStateMemory, StateMemory, Task, TaskId,
 };
+pub use ids::{PartIx, RequestIx, SubQueueIx};
 pub use knobs::{
     CellKind, CellKnobs, CellularKnobs, ChunkKnobs, LazyCellKnobs, PartOrder, QueueKnobs, QueueingKnobs, SegmentKnobs,
     SequenceKnobs, StageKnobs, TimeoutAction,
 };
 pub use policy::*;
+pub use queue::{LengthBucketing, LengthGroups};
 pub use rate_limiter::{RateLimiter, RateLimiterKnobs, Resource, ResourceAmount, ResourceDemand};
 pub use version::Knobs;
 

@@ -235,7 +235,7 @@ impl Version {
 
     /// Whether requests wait that cannot share a batch with this sub-queue.
     pub(super) fn others_wait(&self, sub_queue: SubQueueIx) -> bool {
-        self.merges.is_some() && self.pending.rows > self.pending.sub_queues[sub_queue as usize].rows
+        self.merges.is_some() && self.pending.rows > self.pending.sub_queues[sub_queue.at()].rows
     }
 
     /// Corrects the costs by one run of `rows` rows of a stage or cell, executed in a bucket.

@@ -9,8 +9,9 @@ use super::{
     batches::Batches,
     cells::Cells,
     ids::{RequestIx, SubQueueIx},
-    ledger::{InFlightTask, Ledger, Request},
+    ledger::{InFlightTask, Ledger},
     offer::{OfferOutcome, PoolView},
+    policy::RequestView,
     version::{StepContext, Tightest, Version},
 };
 
@@ -41,7 +42,7 @@ impl Work {
     }
 
     /// Notifies the policy of an arrival in a sub-queue.
-    pub(super) fn arrived(&mut self, now: Ns, sub_queue: SubQueueIx, request: &Request) {
+    pub(super) fn arrived(&mut self, now: Ns, sub_queue: SubQueueIx, request: RequestView<'_>) {
         match self {
             Self::Batches(batches) => batches.policy.arrived(now, sub_queue, request),
             Self::Cells(cells) => cells.arrived(),

@@ -72,7 +72,7 @@ impl Batches {
             version.totals.batches_parted_by_key += 1;
         }
         version.totals.batches_formed += 1;
-        let entry = &version.pending.sub_queues[sub_queue as usize];
+        let entry = &version.pending.sub_queues[sub_queue.at()];
         let batch_key = entry.batch_key.clone();
         let sealed = !accepts_newcomers || !self.policy.stretches();
         let class = match self.stages.boundaries() {

@@ -8,6 +8,7 @@ use crate::{
     Lease, Ns,
     arbiter::Lane,
     ids::BatchIx,
+    policy::BatchView,
     table::{
         batch::{Batch, Part},
         stages::Access,
@@ -96,7 +97,7 @@ impl Batches {
 
     /// Whether a batch accepts no more newcomers, because of its size, age or progress.
     fn is_over(&self, now: Ns, batch: &Batch) -> bool {
-        batch.places.free() == 0 || !self.policy.keeps_open(now, batch, self.stages.count())
+        batch.places.free() == 0 || !self.policy.keeps_open(now, BatchView { batch, stages: self.stages.count() })
     }
 
     /// Returns the number of stages that all rows of a batch have been launched into, or `None` without rows. The last

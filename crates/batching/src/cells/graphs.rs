@@ -141,7 +141,7 @@ impl CellGraphs {
             rows: 0,
             is_over: false,
         }) as JourneyIx;
-        let at = request as usize;
+        let at = request.at();
         if self.of_request.len() <= at {
             self.of_request.resize(at + 1, None);
         }
@@ -266,7 +266,7 @@ impl CellGraphs {
 
     /// Returns the graph of a boarded request, its segment, and the steps of that segment that are submitted.
     pub(crate) fn progress(&self, request: RequestIx) -> Option<(&[Unfolded], usize, u32)> {
-        let journey = self.of_request.get(request as usize).copied().flatten();
+        let journey = self.of_request.get(request.at()).copied().flatten();
         let journey = self.journeys.get(journey? as usize)?;
         // Steps form a single subgraph. For a tree, submitted nodes are not subtracted.
         let submitted = match (&journey.graph[journey.segment], journey.subgraphs.first()) {
@@ -279,7 +279,7 @@ impl CellGraphs {
     /// Removes an ended request from all queues. Its rows in running tasks are masked, and its slots are freed with the
     /// last of them.
     pub(crate) fn drop(&mut self, request: RequestIx) {
-        let Some(ix) = self.of_request.get_mut(request as usize).and_then(Option::take) else { return };
+        let Some(ix) = self.of_request.get_mut(request.at()).and_then(Option::take) else { return };
         let journey = &mut self.journeys[ix as usize];
         journey.is_over = true;
         self.under_way -= 1;
@@ -342,7 +342,7 @@ impl CellGraphs {
         }
         journey.is_over = true;
         self.under_way -= 1;
-        self.of_request[row.of.request as usize] = None;
+        self.of_request[row.of.request.at()] = None;
         true
     }
 

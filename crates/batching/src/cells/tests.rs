@@ -23,8 +23,8 @@ fn chain(max_rows: u32) -> CellGraphs {
     CellGraphs::new(&[cell(max_rows, 1)], &[SegmentKnobs::Steps { cell: CellId(0) }], SLOTS, true)
 }
 
-fn requests(rows: &[NodeRow]) -> Vec<RequestIx> {
-    rows.iter().map(|row| row.of.request).collect()
+fn requests(rows: &[NodeRow]) -> Vec<u32> {
+    rows.iter().map(|row| row.of.request.0).collect()
 }
 
 /// Forms a task of maximum size.
@@ -32,9 +32,9 @@ fn form(cells: &mut CellGraphs, cell: CellId, lane: LaneId) -> Vec<NodeRow> {
     cells.form(cell, lane, u32::MAX)
 }
 
-fn run(cells: &mut CellGraphs, cell: CellId, lane: LaneId) -> (Vec<RequestIx>, Vec<RequestIx>) {
+fn run(cells: &mut CellGraphs, cell: CellId, lane: LaneId) -> (Vec<u32>, Vec<u32>) {
     let rows = form(cells, cell, lane);
-    let mut done = cells.completed(cell, &rows, |_| false).to_vec();
+    let mut done: Vec<u32> = cells.completed(cell, &rows, |_| false).iter().map(|request| request.0).collect();
     done.sort_unstable();
     (requests(&rows), done)
 }
@@ -48,7 +48,7 @@ fn requests_join_and_leave_at_every_step() {
     let mut tasks = Vec::new();
     for tick in 0.. {
         for (request, steps, _) in lengths.iter().filter(|(_, _, at)| *at == tick) {
-            cells.board(*request, Box::new([Unfolded::Steps(*steps)]));
+            cells.board(RequestIx(*request), Box::new([Unfolded::Steps(*steps)]));
         }
         let Some(cell) = cells.queues.choose(LANE, None, |_| 0, |_| 0) else { break };
         let (rows, done) = run(&mut cells, cell, LANE);
@@ -77,7 +77,7 @@ fn trees(max_rows: u32, frontier: bool) -> CellGraphs {
 #[test]
 fn a_tree_of_16_leaves_has_15_inner_nodes() {
     let mut cells = trees(64, false);
-    cells.board(0, Box::new([Unfolded::Tree(complete(16))]));
+    cells.board(RequestIx(0), Box::new([Unfolded::Tree(complete(16))]));
     let mut sizes = Vec::new();
     while let Some(cell) = cells.queues.choose(LANE, None, |_| 0, |_| 0) {
         let (rows, done) = run(&mut cells, cell, LANE);
@@ -90,7 +90,7 @@ fn a_tree_of_16_leaves_has_15_inner_nodes() {
 fn a_tree_runs_to_its_end_without_going_through_its_leaves_again() {
     for frontier in [false, true] {
         let mut cells = trees(64, frontier);
-        cells.board(0, Box::new([Unfolded::Tree(complete(SLOTS / 2))]));
+        cells.board(RequestIx(0), Box::new([Unfolded::Tree(complete(SLOTS / 2))]));
         let mut nodes = 0;
         while let Some(cell) = cells.queues.choose(LANE, None, |_| 0, |_| 0) {
             assert_eq!(cells.visited(0), 0, "after {nodes} nodes");
@@ -98,9 +98,9 @@ fn a_tree_runs_to_its_end_without_going_through_its_leaves_again() {
         }
         assert_eq!(nodes, SLOTS - 1);
         // A request that ends early leaves each queue only once.
-        cells.board(0, Box::new([Unfolded::Tree(complete(SLOTS / 2))]));
+        cells.board(RequestIx(0), Box::new([Unfolded::Tree(complete(SLOTS / 2))]));
         form(&mut cells, CellId(0), LANE);
-        cells.drop(0);
+        cells.drop(RequestIx(0));
         assert_eq!(cells.visited(0), u64::from(SLOTS / 2) + 1, "the leaves, and the inner nodes as one");
     }
 }
@@ -109,7 +109,7 @@ fn a_tree_runs_to_its_end_without_going_through_its_leaves_again() {
 fn inner_nodes_wait_for_all_leaves_or_for_their_own_children() {
     for (frontier, then) in [(false, (0, 2)), (true, (1, 1))] {
         let mut cells = trees(2, frontier);
-        cells.board(0, Box::new([Unfolded::Tree(complete(4))]));
+        cells.board(RequestIx(0), Box::new([Unfolded::Tree(complete(4))]));
         let first = cells.queues.choose(LANE, None, |_| 0, |_| 0).expect("leaves are ready");
         assert_eq!(run(&mut cells, first, LANE).0.len(), 2);
         let mut one = cells.queues.choose(LANE, None, |_| 0, |_| 0).expect("there is more");
@@ -126,7 +126,7 @@ fn inner_nodes_wait_for_all_leaves_or_for_their_own_children() {
 #[test]
 fn a_subgraph_stays_on_its_lane_until_its_last_task_has_ended() {
     let mut cells = chain(4);
-    cells.board(0, Box::new([Unfolded::Steps(3)]));
+    cells.board(RequestIx(0), Box::new([Unfolded::Steps(3)]));
     let one = form(&mut cells, CellId(0), LANE);
     assert_eq!(cells.queues.ready(CellId(0), LANE), 1, "the next step is ready where the first runs");
     assert_eq!(cells.queues.ready(CellId(0), OTHER), 0);
@@ -136,19 +136,19 @@ fn a_subgraph_stays_on_its_lane_until_its_last_task_has_ended() {
     assert!(cells.completed(CellId(0), &two, |_| false).is_empty());
     assert_eq!(cells.queues.ready(CellId(0), OTHER), 1, "it may go anywhere");
     let three = form(&mut cells, CellId(0), OTHER);
-    assert_eq!(cells.completed(CellId(0), &three, |_| false).as_slice(), [0]);
+    assert_eq!(cells.completed(CellId(0), &three, |_| false).as_slice(), [RequestIx(0)]);
 }
 
 #[test]
 fn an_outcome_ends_a_loop_and_rows_that_ran_past_it_are_dropped() {
     let mut cells = chain(4);
-    cells.board(7, Box::new([Unfolded::Steps(9)]));
+    cells.board(RequestIx(7), Box::new([Unfolded::Steps(9)]));
     let one = form(&mut cells, CellId(0), LANE);
     let two = form(&mut cells, CellId(0), LANE);
     let free = cells.free_slots.count();
     assert_eq!(
         cells.completed(CellId(0), &one, |_| true).as_slice(),
-        [7],
+        [RequestIx(7)],
         "what was submitted beyond it counts for nothing"
     );
     assert_eq!(
@@ -166,7 +166,7 @@ fn a_step_that_failed_ahead_of_the_outcome_that_ended_its_loop_does_not_run_agai
     let steps = SegmentKnobs::Steps { cell };
     for segments in [1, 2] {
         let mut cells = CellGraphs::new(&[self::cell(1, 1)], &vec![steps.clone(); segments], SLOTS, true);
-        cells.board(1, (0..segments).map(|_| Unfolded::Steps(10)).collect());
+        cells.board(RequestIx(1), (0..segments).map(|_| Unfolded::Steps(10)).collect());
         let first = form(&mut cells, cell, LANE);
         let ahead = form(&mut cells, cell, LANE);
         // The device refuses the second step before the first has completed.
@@ -177,7 +177,7 @@ fn a_step_that_failed_ahead_of_the_outcome_that_ended_its_loop_does_not_run_agai
         assert_eq!(done.len(), usize::from(segments == 1), "the request is done, or goes on with its next segment");
         assert_eq!(cells.queues.first_retry(LANE), None);
         assert_eq!(cells.queues.choose(LANE, None, |_| 0, |_| 0), (segments == 2).then_some(cell));
-        let aboard = if segments == 1 { vec![] } else { vec![1] };
+        let aboard = if segments == 1 { vec![] } else { vec![RequestIx(1)] };
         cells.check(aboard, std::iter::empty(), std::iter::empty()).expect("nothing of the step is left");
     }
 }
@@ -193,7 +193,7 @@ fn a_node_that_was_refused_ahead_of_one_that_fails_runs_in_its_turn() {
         } else {
             (chain(1), leaf, Unfolded::Steps(3))
         };
-        cells.board(1, Box::new([graph]));
+        cells.board(RequestIx(1), Box::new([graph]));
         if is_tree {
             (0..4).for_each(|_| _ = run(&mut cells, leaf, LANE));
         }
@@ -210,7 +210,7 @@ fn a_node_that_was_refused_ahead_of_one_that_fails_runs_in_its_turn() {
         for (row, _) in &others {
             cells.completed(cell, &[*row], |_| false);
         }
-        cells.check(vec![1], std::iter::empty(), std::iter::empty()).expect("only the first runs again");
+        cells.check(vec![RequestIx(1)], std::iter::empty(), std::iter::empty()).expect("only the first runs again");
         let mut ran = Vec::new();
         while ran.len() < 3 && cells.queues.has_ready() {
             let rows = match cells.launch_retry(cell, LANE) {
@@ -233,8 +233,8 @@ fn full_batches_go_first_then_idle_types_then_any_by_priority() {
     let segments = [SegmentKnobs::Steps { cell: CellId(0) }, SegmentKnobs::Steps { cell: CellId(1) }];
     let mut cells = CellGraphs::new(&[cell(2, 2), cell(2, 1)], &segments, SLOTS, true);
     let both = |first| -> Box<[Unfolded]> { Box::new([Unfolded::Steps(first), Unfolded::Steps(5)]) };
-    cells.board(0, both(1));
-    cells.board(1, both(2));
+    cells.board(RequestIx(0), both(1));
+    cells.board(RequestIx(1), both(2));
     assert_eq!(cells.queues.choose(LANE, None, |_| 0, |_| 0), Some(CellId(0)));
     let (_, done) = run(&mut cells, CellId(0), LANE);
     assert!(done.is_empty());
@@ -251,13 +251,13 @@ fn full_batches_go_first_then_idle_types_then_any_by_priority() {
 fn requests_that_end_leave_their_queues_and_running_rows_are_masked() {
     let mut cells = chain(4);
     for request in 0..3 {
-        cells.board(request, Box::new([Unfolded::Steps(2)]));
+        cells.board(RequestIx(request), Box::new([Unfolded::Steps(2)]));
     }
     let rows = form(&mut cells, CellId(0), LANE);
-    cells.drop(1);
+    cells.drop(RequestIx(1));
     assert_eq!(cells.free_slots.count(), SLOTS - 3, "a task names its slot");
     // Another request in the same slot of the ledger is not the one that is running.
-    cells.board(1, Box::new([Unfolded::Steps(1)]));
+    cells.board(RequestIx(1), Box::new([Unfolded::Steps(1)]));
     assert!(cells.completed(CellId(0), &rows, |_| false).is_empty());
     let (rows, done) = run(&mut cells, CellId(0), LANE);
     assert_eq!((rows, done), (vec![0, 2, 1], vec![0, 1, 2]));
@@ -269,9 +269,9 @@ fn requests_that_end_leave_their_queues_and_running_rows_are_masked() {
 fn a_queue_that_requests_come_and_go_in_stays_short_and_in_order() {
     let mut cells = chain(3);
     let mut served = 0;
-    cells.board(9_000, Box::new([Unfolded::Steps(2_001)]));
+    cells.board(RequestIx(9_000), Box::new([Unfolded::Steps(2_001)]));
     for request in 0..2_000 {
-        cells.board(request, Box::new([Unfolded::Steps(1)]));
+        cells.board(RequestIx(request), Box::new([Unfolded::Steps(1)]));
         let (rows, done) = run(&mut cells, CellId(0), LANE);
         assert_eq!((rows[0], &rows[1..], done.len()), (9_000, &done[..], 1));
         served += done.len();

@@ -54,7 +54,7 @@ pub(super) struct Costs {
 
 /// The point of the distribution of run times that a query asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Quantile {
+pub enum Quantile {
     /// The average.
     Mean,
     /// About 99 of 100 runs are shorter: the average times a factor that each stage learns from its own spread.

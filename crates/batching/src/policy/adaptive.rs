@@ -2,11 +2,11 @@
 //! monitor chooses how many rows to collect, the dispatcher how long a batch waits for them.
 
 use super::{
-    BatchLimits, BatchPolicy, Decision, PolicyKnobs, Requirements, View,
+    BatchLimits, BatchPolicy, Decision, PolicyKnobs, RequestView, Requirements, View,
     candidate::CandidateBatch,
     monitor::{AdaptiveKnobs, Demand, Dispatch, Monitor, Queue},
 };
-use crate::{Ns, cost::Quantile, ids::SubQueueIx, ledger::Request};
+use crate::{Ns, cost::Quantile, ids::SubQueueIx};
 
 impl PolicyKnobs for AdaptiveKnobs {
     fn start(&self, _: BatchLimits) -> Box<dyn BatchPolicy> {
@@ -25,8 +25,8 @@ struct Adaptive {
 }
 
 impl BatchPolicy for Adaptive {
-    fn arrived(&mut self, now: Ns, _: SubQueueIx, request: &Request) {
-        self.monitor.arrived(now, request.rows);
+    fn arrived(&mut self, now: Ns, _: SubQueueIx, request: RequestView<'_>) {
+        self.monitor.arrived(now, request.rows());
     }
 
     fn board(&mut self, view: &View<'_>) -> Decision {

@@ -2,58 +2,78 @@
 //! returns a [`Decision`], which `batches` carries out on the queue and the batch table. A policy has no clock and
 //! never changes a batch itself.
 
-use std::fmt::Debug;
+use std::{fmt::Debug, sync::Arc};
 
 use smallvec::SmallVec;
 
+use super::view::{BatchView, RequestView};
 use crate::{
     Ns, PartOrder, ShapeClass,
     cost::Costs,
     ids::{PartIx, RequestIx, SubQueueIx},
-    ledger::{Ledger, NEVER, Request},
+    ledger::{Ledger, NEVER},
     queue::{LengthBucketing, Pending, SubQueue},
-    table::{
-        BatchTable,
-        batch::{Batch, Part},
-        stages::Stages,
-    },
+    table::{BatchTable, batch::Part, stages::Stages},
 };
 
-/// A policy's decision about an offered lane.
+/// A policy's decision about an offered lane. It may name only requests, sub-queues and parts of the [`View`] that it
+/// was asked with: they mean others later, or none, and the core panics on those.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Decision {
+pub enum Decision {
     /// Launch the next step of this part.
     GoOn(PartIx),
     /// Board requests of `sub_queue` as a new batch, and launch it. The batch accepts no newcomers if it will be split
     /// later (DVABatch section 5.2.2).
-    New { sub_queue: SubQueueIx, selection: Selection, accepts_newcomers: bool },
+    New {
+        /// Where they wait.
+        sub_queue: SubQueueIx,
+        /// Which of them: at least one, and together at most [`View::max_rows()`] rows.
+        selection: Selection,
+        /// Whether others may join it later.
+        accepts_newcomers: bool,
+    },
     /// Let requests of `sub_queue` join the batch that has only this part, as a step at its foot. Then the policy
     /// decides again.
-    Stretch { part: PartIx, sub_queue: SubQueueIx, selection: Selection, accepts_newcomers: bool },
+    Stretch {
+        /// The part.
+        part: PartIx,
+        /// Where they wait.
+        sub_queue: SubQueueIx,
+        /// Which of them: at least one.
+        selection: Selection,
+        /// Whether others may join it later.
+        accepts_newcomers: bool,
+    },
     /// Cut the only step of this part, which waits, before each of these spans. Then the policy decides again.
-    Split { part: PartIx, before: SmallVec<[usize; 8]> },
+    Split {
+        /// The part.
+        part: PartIx,
+        /// The positions of the spans, ascending.
+        before: SmallVec<[usize; 8]>,
+    },
     /// Reject a request that can no longer meet its target. Then the policy decides again.
     Refuse(RequestIx),
     /// Put a request that can no longer meet its target behind the others of its level. Then the policy decides again.
     Postpone(RequestIx),
     /// Launch nothing before this time unless something changes.
     Wait(Ns),
-    /// Launch nothing.
+    /// Launch nothing. Where requests wait and no task of the version runs, they would wait forever: decide
+    /// [`Wait`](Self::Wait) then.
     Nothing,
 }
 
 /// The requests of a sub-queue that board.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Selection {
+pub enum Selection {
     /// This many from the head of the sub-queue.
     First(u32),
     /// Exactly these.
     Named(Vec<RequestIx>),
 }
 
-/// The state that a policy decides on.
+/// The state that a policy decides on. The policies of this crate read its tables, others its methods.
 #[derive(Debug)]
-pub(crate) struct View<'a> {
+pub struct View<'a> {
     pub(crate) now: Ns,
     pub(crate) ledger: &'a Ledger,
     pub(crate) pending: &'a Pending,
@@ -125,7 +145,7 @@ impl View<'_> {
 }
 
 /// A policy over batches, with its state for one version.
-pub(crate) trait BatchPolicy: Debug + Send {
+pub trait BatchPolicy: Debug + Send {
     /// Decides what to run on a lane. A batch under way runs before new batches of its level.
     fn decide(&mut self, view: &View<'_>) -> Decision {
         if let Some(change) = self.change(view) {
@@ -147,7 +167,7 @@ pub(crate) trait BatchPolicy: Debug + Send {
     fn board(&mut self, view: &View<'_>) -> Decision;
 
     /// Notes an arrival in a sub-queue. Some policies measure the rate of rows, others the order of arrivals.
-    fn arrived(&mut self, _now: Ns, _sub_queue: SubQueueIx, _request: &Request) {}
+    fn arrived(&mut self, _now: Ns, _sub_queue: SubQueueIx, _request: RequestView<'_>) {}
 
     /// Whether the policy ever stretches a batch.
     fn stretches(&self) -> bool {
@@ -165,15 +185,18 @@ pub(crate) trait BatchPolicy: Debug + Send {
     }
 
     /// Whether newcomers may still join a batch of this age and progress.
-    fn keeps_open(&self, _now: Ns, _batch: &Batch, _stages: u16) -> bool {
+    fn keeps_open(&self, _now: Ns, _batch: BatchView<'_>) -> bool {
         false
     }
 }
 
-/// The knobs of a policy over batches.
-pub(crate) trait PolicyKnobs: Default {
+/// The knobs of a policy over batches, from which it is started for each version.
+pub trait PolicyKnobs: Debug + Send + Sync {
     /// Returns the knobs of a configuration that gives none, for a model of one stage without padding.
-    fn plain() -> Self {
+    fn plain() -> Self
+    where
+        Self: Default,
+    {
         Self::default()
     }
 
@@ -186,31 +209,64 @@ pub(crate) trait PolicyKnobs: Default {
     }
 }
 
+/// A policy over batches that another crate implements.
+#[derive(Clone, Debug)]
+pub struct CustomPolicy {
+    name: &'static str,
+    knobs: Arc<dyn PolicyKnobs>,
+}
+
+impl CustomPolicy {
+    /// Creates a policy with its knobs. Configurations and reports use its name.
+    pub fn new(name: &'static str, knobs: impl PolicyKnobs + 'static) -> Self {
+        Self { name, knobs: Arc::new(knobs) }
+    }
+
+    /// Returns its name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Returns its knobs.
+    pub(super) fn knobs(&self) -> &dyn PolicyKnobs {
+        &*self.knobs
+    }
+}
+
+/// Equal are shares of the same.
+impl PartialEq for CustomPolicy {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name && Arc::ptr_eq(&self.knobs, &other.knobs)
+    }
+}
+
+impl Eq for CustomPolicy {}
+
 /// Limits of the batches that a version can run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct BatchLimits {
-    /// Rows of the version's largest batch: the same as [`View::max_rows`], for what a policy prepares at its start.
-    pub(crate) max_rows: u32,
+pub struct BatchLimits {
+    /// Rows of the version's largest batch: the same as [`View::max_rows()`], for what a policy prepares at its start.
+    pub max_rows: u32,
     /// Whether requests may share a batch.
-    pub(crate) mergeable: bool,
+    pub mergeable: bool,
     /// Whether responses leave in the order of arrival.
-    pub(crate) is_ordered: bool,
+    pub is_ordered: bool,
 }
 
 /// A policy's requirements on its version's queue and costs.
 #[derive(Debug)]
-pub(crate) struct Requirements {
+pub struct Requirements {
     /// Whether requests board in the order of their targets.
-    pub(crate) targets: bool,
+    pub targets: bool,
     /// Whether requests may share a batch, if the model allows it.
-    pub(crate) shares_batches: bool,
+    pub shares_batches: bool,
     /// Whether newcomers may join a batch between its stages.
-    pub(crate) joins: bool,
+    pub joins: bool,
     /// Which lengths may share a batch; `None`: as the queue's `bucket_width` says.
-    pub(crate) lengths: Option<LengthBucketing>,
+    pub lengths: Option<LengthBucketing>,
     /// Whether requests of any lengths share a batch, as in the papers, if the queue has no `bucket_width`. Otherwise
     /// run times decide.
-    pub(crate) pads_any: bool,
+    pub pads_any: bool,
 }
 
 impl Default for Requirements {

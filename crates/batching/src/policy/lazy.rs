@@ -5,7 +5,7 @@
 use smallvec::SmallVec;
 
 use super::{
-    BatchLimits, BatchPolicy, Decision, PolicyKnobs, Requirements, Selection, View,
+    BatchLimits, BatchPolicy, BatchView, Decision, PolicyKnobs, Requirements, Selection, View,
     candidate::CandidateBatch,
     gain::{class_of, is_gain, longest_wait_ns, may_pad, meets_at},
     slack::{Entry, Predictor, SlackPredictor, Waiting},
@@ -68,7 +68,7 @@ impl BatchPolicy for Lazy {
         true
     }
 
-    fn keeps_open(&self, _: Ns, _: &Batch, _: u16) -> bool {
+    fn keeps_open(&self, _: Ns, _: BatchView<'_>) -> bool {
         true
     }
 

@@ -14,11 +14,20 @@ pub(super) mod monitor;
 pub(super) mod queue_delay;
 mod serial;
 pub(super) mod slack;
+mod view;
 mod window;
 
-pub(super) use self::contract::{BatchLimits, BatchPolicy, Decision, PolicyKnobs, Requirements, Selection, View};
 use self::serial::Serial;
-pub use self::{deferred::*, diversity::*, lazy::*, monitor::AdaptiveKnobs, slack::Predictor, window::*};
+pub use self::{
+    contract::{BatchLimits, BatchPolicy, CustomPolicy, Decision, PolicyKnobs, Requirements, Selection, View},
+    deferred::DeferredKnobs,
+    diversity::*,
+    lazy::LazyKnobs,
+    monitor::AdaptiveKnobs,
+    slack::Predictor,
+    view::{BatchView, Candidates, PartView, RequestView, SubQueueView},
+    window::WindowKnobs,
+};
 use super::CellularKnobs;
 
 /// The table of policies over batches. Calls a macro with a line for each: what it does, which the JSON schema says of
@@ -51,9 +60,11 @@ macro_rules! policies {
             $($(#[$doc])* $kind($knobs),)*
             /// Requests unfold into cells, and tasks are formed again at every step (BatchMaker).
             Cellular(CellularKnobs),
+            /// A policy over batches of another crate.
+            Custom(CustomPolicy),
         }
 
-        /// A policy without its knobs.
+        /// A policy of this crate without its knobs.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum PolicyKind {
             /// One request at a time.
@@ -93,12 +104,14 @@ macro_rules! policies {
         }
 
         impl Policy {
-            /// Returns the policy without its knobs.
-            pub fn kind(&self) -> PolicyKind {
+            /// Returns its name in configurations; for cells that is `cellular` or `lazy`.
+            pub fn name(&self) -> &'static str {
                 match self {
-                    Self::Serial => PolicyKind::Serial,
-                    $(Self::$kind(_) => PolicyKind::$kind,)*
-                    Self::Cellular(_) => PolicyKind::Cellular,
+                    Self::Serial => PolicyKind::Serial.name(),
+                    $(Self::$kind(_) => PolicyKind::$kind.name(),)*
+                    Self::Cellular(cellular) if cellular.lazy.is_some() => PolicyKind::Lazy.name(),
+                    Self::Cellular(_) => PolicyKind::Cellular.name(),
+                    Self::Custom(policy) => policy.name(),
                 }
             }
 
@@ -108,6 +121,7 @@ macro_rules! policies {
                     Self::Serial => Serial::requirements(),
                     $(Self::$kind(knobs) => knobs.requirements(),)*
                     Self::Cellular(_) => Requirements { shares_batches: false, ..Requirements::default() },
+                    Self::Custom(policy) => policy.knobs().requirements(),
                 }
             }
 
@@ -117,6 +131,7 @@ macro_rules! policies {
                 match self {
                     Self::Serial | Self::Cellular(_) => Box::new(Serial),
                     $(Self::$kind(knobs) => knobs.start(limits),)*
+                    Self::Custom(policy) => policy.knobs().start(limits),
                 }
             }
         }
@@ -126,14 +141,6 @@ macro_rules! policies {
 with_policies!(policies);
 
 impl Policy {
-    /// Returns its name in configurations; for cells that is `cellular` or `lazy`.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Cellular(cellular) if cellular.lazy.is_some() => PolicyKind::Lazy.name(),
-            policy => policy.kind().name(),
-        }
-    }
-
     /// Whether requests may join a batch between its stages, so that cutting the model into stages is useful.
     pub fn lets_join(&self) -> bool {
         self.requirements().joins

@@ -15,15 +15,10 @@
 //! launched next and does not wait either.
 
 use super::{
-    BatchLimits, BatchPolicy, Decision, PolicyKnobs, View, candidate::CandidateBatch, queue_delay::QueueDelay,
-    serial::Serial,
+    BatchLimits, BatchPolicy, Decision, PolicyKnobs, RequestView, View, candidate::CandidateBatch,
+    queue_delay::QueueDelay, serial::Serial,
 };
-use crate::{
-    Ns,
-    ids::SubQueueIx,
-    ledger::{Ledger, Request},
-    queue::SubQueue,
-};
+use crate::{Ns, ids::SubQueueIx, ledger::Ledger, queue::SubQueue};
 
 /// Triton's `dynamic_batching`, with times in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,8 +57,8 @@ struct Window {
 }
 
 impl BatchPolicy for Window {
-    fn arrived(&mut self, _: Ns, sub_queue: SubQueueIx, request: &Request) {
-        self.latest.arrived(sub_queue, request.seq);
+    fn arrived(&mut self, _: Ns, sub_queue: SubQueueIx, request: RequestView<'_>) {
+        self.latest.arrived(sub_queue, request.request.seq);
     }
 
     fn board(&mut self, view: &View<'_>) -> Decision {

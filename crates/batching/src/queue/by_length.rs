@@ -26,8 +26,8 @@ pub(crate) struct ByLength {
     places: BTreeSet<(SubQueueIx, Lengths, BoardingOrder)>,
 }
 
-const FIRST: BoardingOrder = (0, false, 0, 0, 0);
-const LAST: BoardingOrder = (u64::MAX, true, Ns::MAX, u64::MAX, RequestIx::MAX);
+const FIRST: BoardingOrder = (0, false, 0, 0, RequestIx(0));
+const LAST: BoardingOrder = (u64::MAX, true, Ns::MAX, u64::MAX, RequestIx(u32::MAX));
 
 impl ByLength {
     /// Creates an empty index. With `targets`, requests of one length are ordered by their targets, given the

@@ -10,7 +10,7 @@ const EXACT: u32 = 64;
 
 /// Upper bounds of the length groups of one version.
 #[derive(Debug)]
-pub(crate) struct LengthGroups {
+pub struct LengthGroups {
     /// Ascending. A longer request is in a group of its own length.
     bounds: Vec<u32>,
     most: usize,
@@ -22,7 +22,7 @@ pub(crate) struct LengthGroups {
 
 impl LengthGroups {
     /// Creates groups with these upper bounds, or, if there are none, at most `most` chosen groups (0 means 8).
-    pub(crate) fn new(bounds: &[u32], most: u32) -> Self {
+    pub fn new(bounds: &[u32], most: u32) -> Self {
         let mut bounds = bounds.to_vec();
         bounds.sort_unstable();
         bounds.dedup();

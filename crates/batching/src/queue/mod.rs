@@ -16,11 +16,11 @@ mod targets;
 
 pub(super) use self::{
     by_length::{BoardingOrder, ByLength},
-    lengths::LengthGroups,
     list::{IN_ORDER, List},
-    pending::{BatchKey, LengthBucketing, Pending, SubQueue, first_within},
+    pending::{BatchKey, Pending, SubQueue, first_within},
     rate::Rate,
     rules::QueueRules,
     sequences::{Change, Sequences},
     targets::{LatestStarts, Targets},
 };
+pub use self::{lengths::LengthGroups, pending::LengthBucketing};

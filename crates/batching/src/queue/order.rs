@@ -23,7 +23,7 @@ pub(crate) struct QueueOrder {
 impl QueueOrder {
     /// Files a sub-queue by the rank of its first request; `None` removes an empty sub-queue.
     pub(crate) fn file(&mut self, sub_queue: SubQueueIx, rank: Option<Rank>) {
-        let at = sub_queue as usize;
+        let at = sub_queue.at();
         if self.ranks.len() <= at {
             self.ranks.resize(at + 1, None);
         }
@@ -63,7 +63,7 @@ impl QueueOrder {
 
     /// Whether a sub-queue is filed by this rank, for checks.
     pub(crate) fn is_filed(&self, sub_queue: SubQueueIx, rank: Option<Rank>) -> bool {
-        let filed = self.ranks.get(sub_queue as usize).copied().flatten();
+        let filed = self.ranks.get(sub_queue.at()).copied().flatten();
         let is_there = |rank| self.first == Some((rank, sub_queue)) || self.others.contains(&(rank, sub_queue));
         filed == rank && rank.is_none_or(is_there)
     }

@@ -28,9 +28,8 @@ use crate::{
 
 /// Which lengths may share a batch: those that round up to equal lengths.
 #[derive(Debug)]
-pub(crate) enum LengthBucketing {
-    /// Any lengths may. A batch takes those that the model's runs have shown to be faster together
-    /// ([`Pending::by_length`]).
+pub enum LengthBucketing {
+    /// Any lengths may. A batch takes those that the model's runs have shown to be faster together.
     Learned,
     /// Any lengths may, whatever their padding costs.
     Any,
@@ -186,7 +185,7 @@ impl Pending {
     }
 
     pub(crate) fn sub_queue(&self, sub_queue: SubQueueIx) -> Option<&SubQueue> {
-        self.sub_queues.get(sub_queue as usize)
+        self.sub_queues.get(sub_queue.at())
     }
 
     /// Returns the sub-queue with this key, if any of its requests wait.
@@ -207,7 +206,7 @@ impl Pending {
     }
 
     fn sub_queue_mut(&mut self, sub_queue: SubQueueIx) -> &mut SubQueue {
-        if sub_queue == NOT_THEIR_TURN { &mut self.held } else { &mut self.sub_queues[sub_queue as usize] }
+        if sub_queue == NOT_THEIR_TURN { &mut self.held } else { &mut self.sub_queues[sub_queue.at()] }
     }
 
     /// Returns the number of requests that may board.
@@ -235,7 +234,7 @@ impl Pending {
         }
         let sub_queues = &mut self.sub_queues;
         let sub_queue = *self.by_key.entry(batch_key).or_insert_with_key(|batch_key| {
-            sub_queues.insert(SubQueue { batch_key: batch_key.clone(), ..SubQueue::default() }) as SubQueueIx
+            SubQueueIx(sub_queues.insert(SubQueue { batch_key: batch_key.clone(), ..SubQueue::default() }) as u32)
         });
         self.recent = Some(sub_queue);
         sub_queue
@@ -263,7 +262,7 @@ impl Pending {
 
     /// Refiles a sub-queue whose first request may have changed.
     fn refile(&mut self, ledger: &Ledger, sub_queue: SubQueueIx) {
-        if let Some(entry) = self.sub_queues.get(sub_queue as usize) {
+        if let Some(entry) = self.sub_queues.get(sub_queue.at()) {
             self.order.file(sub_queue, entry.rank(ledger));
         }
     }
@@ -287,7 +286,7 @@ impl Pending {
         mut board: impl FnMut(&mut Ledger, RequestIx),
     ) {
         for _ in 0..requests {
-            let Some((_, _, request_ix)) = self.sub_queues[sub_queue as usize].first() else { break };
+            let Some((_, _, request_ix)) = self.sub_queues[sub_queue.at()].first() else { break };
             self.detach(ledger, request_ix);
             board(ledger, request_ix);
         }
@@ -357,7 +356,7 @@ impl Pending {
             return;
         }
         if let Some(previous) = self.spare.replace(sub_queue) {
-            let removed = self.sub_queues.remove(previous as usize);
+            let removed = self.sub_queues.remove(previous.at());
             self.by_key.remove(&removed.batch_key);
             if self.recent == Some(previous) {
                 self.recent = None;

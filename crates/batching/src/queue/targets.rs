@@ -48,7 +48,7 @@ impl Targets {
 
     /// Returns the requests of a sub-queue, earliest targets first within each level.
     pub(crate) fn of_sub_queue(&self, sub_queue: SubQueueIx) -> impl Iterator<Item = RequestIx> + '_ {
-        let from = (sub_queue, 0, false, 0, 0, 0);
+        let from = (sub_queue, 0, false, 0, 0, RequestIx(0));
         self.places.range(from..).take_while(move |place| place.0 == sub_queue).map(|place| place.5)
     }
 
@@ -98,7 +98,7 @@ impl LatestStarts {
         first: Option<(RequestIx, u64)>,
         latest_start: impl FnOnce(RequestIx) -> Option<SlackNs>,
     ) {
-        let at = sub_queue as usize;
+        let at = sub_queue.at();
         if self.filed.len() <= at {
             self.filed.resize(at + 1, None);
         }
@@ -127,7 +127,7 @@ impl LatestStarts {
             if first.is_some_and(|(latest, _)| latest <= filed_as) {
                 break;
             }
-            let Some(filed) = self.filed[sub_queue as usize] else { break };
+            let Some(filed) = self.filed[sub_queue.at()] else { break };
             let Some(latest) = latest_start(filed.request_ix) else { break };
             let in_time = (latest >= now).then_some(latest);
             self.refile(sub_queue, Some(TargetEntry { latest: in_time, ..filed }));
@@ -140,7 +140,7 @@ impl LatestStarts {
 
     fn refile(&mut self, sub_queue: SubQueueIx, filed: Option<TargetEntry>) {
         let latest = |filed: Option<TargetEntry>| filed.and_then(|filed| filed.latest);
-        let before = latest(std::mem::replace(&mut self.filed[sub_queue as usize], filed));
+        let before = latest(std::mem::replace(&mut self.filed[sub_queue.at()], filed));
         if before == latest(filed) {
             return;
         }
@@ -152,7 +152,7 @@ impl LatestStarts {
 
     /// Whether a sub-queue is filed by this request, or not filed if there is none, for checks.
     pub(crate) fn is_filed(&self, sub_queue: SubQueueIx, first: Option<(RequestIx, u64)>) -> bool {
-        let filed = self.filed.get(sub_queue as usize).copied().flatten();
+        let filed = self.filed.get(sub_queue.at()).copied().flatten();
         let is_there = |latest: SlackNs| self.in_time.contains(&(latest, sub_queue));
         filed.map(|filed| (filed.request_ix, filed.seq)) == first
             && filed.and_then(|filed| filed.latest).is_none_or(is_there)
@@ -185,8 +185,8 @@ mod tests {
 
     fn changes() -> impl Strategy<Value = Vec<Change>> {
         let comes = (0..12_u32, 0..400_u64, 0..60_u64);
-        let comes = comes.prop_map(|(sub_queue, target, needs)| Change::Comes { sub_queue, target, needs });
-        let leaves = (0..12_u32).prop_map(|sub_queue| Change::Leaves { sub_queue });
+        let comes = comes.prop_map(|(at, target, needs)| Change::Comes { sub_queue: SubQueueIx(at), target, needs });
+        let leaves = (0..12_u32).prop_map(|at| Change::Leaves { sub_queue: SubQueueIx(at) });
         let passes = (0..20_u64).prop_map(Change::Passes);
         vec(prop_oneof![4 => comes, 2 => leaves, 1 => passes], 1..150)
     }
@@ -197,12 +197,12 @@ mod tests {
             let mut starts = LatestStarts::default();
             // By sub-queue: the first request and its latest start.
             let mut heads: BTreeMap<SubQueueIx, (RequestIx, SlackNs)> = BTreeMap::new();
-            let (mut now, mut request_ixs) = (0, 0);
+            let (mut now, mut request_ixs) = (0, 0_u32);
             for change in changes {
                 match change {
                     Change::Comes { sub_queue, target, needs } => {
                         request_ixs += 1;
-                        heads.insert(sub_queue, (request_ixs, (now + target) as SlackNs - needs as SlackNs));
+                        heads.insert(sub_queue, (RequestIx(request_ixs), (now + target) as SlackNs - needs as SlackNs));
                     }
                     Change::Leaves { sub_queue } => {
                         heads.remove(&sub_queue);
@@ -211,8 +211,8 @@ mod tests {
                 }
                 let latest =
                     |first: RequestIx| heads.values().find(|head| head.0 == first).map(|head| head.1);
-                for sub_queue in 0..12 {
-                    starts.file(sub_queue, heads.get(&sub_queue).map(|head| (head.0, u64::from(head.0))), latest);
+                for sub_queue in (0..12).map(SubQueueIx) {
+                    starts.file(sub_queue, heads.get(&sub_queue).map(|head| (head.0, u64::from(head.0.0))), latest);
                 }
                 let scan = heads.values().map(|head| head.1).filter(|&latest| latest >= now as SlackNs).min();
                 prop_assert_eq!(starts.first(now, latest).map(|first| first.0), scan, "at {}", now);
@@ -226,14 +226,14 @@ mod tests {
     fn a_question_looks_at_few_of_100_000_sub_queues() {
         const LINES: u32 = 100_000;
         let mut starts = LatestStarts::default();
-        let latest = |request_ix: RequestIx| Some(1_000 + SlackNs::from(request_ix.wrapping_mul(7_919) % LINES));
-        (0..LINES).for_each(|sub_queue| starts.file(sub_queue, Some((sub_queue, u64::from(sub_queue))), latest));
+        let latest = |request_ix: RequestIx| Some(1_000 + SlackNs::from(request_ix.0.wrapping_mul(7_919) % LINES));
+        (0..LINES).for_each(|at| starts.file(SubQueueIx(at), Some((RequestIx(at), u64::from(at))), latest));
         let looks = Cell::new(0);
         let counted = |request_ix: RequestIx| {
             looks.set(looks.get() + 1);
             latest(request_ix)
         };
-        assert_eq!(starts.first(0, counted), Some((1_000, 0)));
+        assert_eq!(starts.first(0, counted), Some((1_000, RequestIx(0))));
         assert_eq!(looks.take(), 1);
         // The first sixteen are late; each is looked at once and then ignored.
         assert_eq!(starts.first(1_016, counted), None);
@@ -249,11 +249,11 @@ mod tests {
     #[test]
     fn sub_queues_are_looked_at_again_once_times_are_known() {
         let mut starts = LatestStarts::default();
-        (0..40).for_each(|sub_queue| starts.file(sub_queue, Some((sub_queue, 0)), |_| None));
+        (0..40).for_each(|at| starts.file(SubQueueIx(at), Some((RequestIx(at), 0)), |_| None));
         assert_eq!(starts.first(0, |_| None), None);
-        let latest = |request_ix: RequestIx| Some(100 - SlackNs::from(request_ix));
+        let latest = |request_ix: RequestIx| Some(100 - SlackNs::from(request_ix.0));
         let found: Vec<_> = (0..3).map(|_| starts.first(0, latest).map(|first| first.0)).collect();
         assert_eq!(found, [Some(85), Some(69), Some(61)], "a few at a time");
-        assert_eq!(starts.first(0, latest), Some((61, 39)));
+        assert_eq!(starts.first(0, latest), Some((61, RequestIx(39))));
     }
 }

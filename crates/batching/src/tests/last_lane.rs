@@ -13,8 +13,7 @@ use super::{
 };
 use crate::{
     AdaptiveKnobs, Arrival, CellKnobs, ChunkKnobs, Core, CostPoint, CostTable, DeferredKnobs, DiversityKnobs, End,
-    Event, Knobs, LaneId, LaneKnobs, LazyKnobs, ModelId, Ns, Policy, PolicyKind, ReqId, SegmentKnobs, Task,
-    WindowKnobs,
+    Event, Knobs, LaneId, LaneKnobs, LazyKnobs, ModelId, Ns, Policy, ReqId, SegmentKnobs, Task, WindowKnobs,
 };
 
 const MS: Ns = 1_000_000;
@@ -289,7 +288,7 @@ fn random_runs_of_all_policies_keep_the_last_lane_and_lose_no_row() {
         let policy = policies[seed as usize % policies.len()];
         let (lanes, stages) = (1 + random.below(3) as u16, 1 + 2 * random.below(2) as u16);
         // Without batches, a request is what may take long.
-        let most_rows = if policy().kind() == PolicyKind::Serial { 1 } else { 32 };
+        let most_rows = if policy() == Policy::Serial { 1 } else { 32 };
         let mut server = server(models(policy, stages), lanes, Some(LIMIT));
         let (mut at, mut used, mut sent) = (0, Vec::new(), Vec::new());
         for req in 0..40 {

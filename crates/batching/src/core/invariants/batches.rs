@@ -100,7 +100,7 @@ fn spans(core: &Core, ix: GroupIx, group: &Batches) -> Result<(), Broken> {
         }
     }
     for (&request_ix, spans) in &group.paused {
-        hold!(!spans.is_empty(), "request {request_ix} is paused without rows");
+        hold!(!spans.is_empty(), "{request_ix:?} is paused without rows");
         for span in spans {
             hold!(
                 span.request_ix == request_ix && core.ledger.is_aboard(span),

@@ -162,13 +162,13 @@ fn sub_queues(core: &Core, group: &VersionScheduler) -> Result<(), Broken> {
     let Pending { sub_queues, by_key, order, .. } = pending;
     let held = sub_queue_of(&core.ledger, NOT_THEIR_TURN, &pending.held, true)?;
     for (at, sub_queue) in sub_queues {
-        let found = by_key.get(&sub_queue.batch_key).map(|&found| found as usize);
+        let found = by_key.get(&sub_queue.batch_key).map(|found| found.at());
         hold!(found == Some(at), "sub-queue {at} is not found by its batch key");
         empty += usize::from(sub_queue.is_empty());
         let rank = sub_queue.rank(&core.ledger);
-        hold!(order.is_filed(at as SubQueueIx, rank), "sub-queue {at} is not filed as {rank:?}");
+        hold!(order.is_filed(SubQueueIx(at as u32), rank), "sub-queue {at} is not filed as {rank:?}");
         // Requests of sequences are queued in the order in which their turns came, not in arrival order.
-        seen += sub_queue_of(&core.ledger, at as SubQueueIx, sub_queue, sequences.is_none())?;
+        seen += sub_queue_of(&core.ledger, SubQueueIx(at as u32), sub_queue, sequences.is_none())?;
     }
     let ready = pending.ready();
     hold!(seen == ready, "it counts {ready} requests that may board, of {seen}");
@@ -185,7 +185,7 @@ fn sub_queues(core: &Core, group: &VersionScheduler) -> Result<(), Broken> {
 fn sub_queue_of(ledger: &Ledger, at: SubQueueIx, sub_queue: &SubQueue, by_arrival: bool) -> Result<usize, Broken> {
     let (mut seen, mut rows, mut level_before) = (0, 0, 0);
     for (number, level) in sub_queue.levels.iter() {
-        hold!(number > level_before, "levels of sub-queue {at} are out of order");
+        hold!(number > level_before, "levels of {at:?} are out of order");
         level_before = number;
         let mut newest = None;
         let fresh = level.fresh.iter(ledger).map(|request_ix| (false, request_ix));
@@ -201,7 +201,7 @@ fn sub_queue_of(ledger: &Ledger, at: SubQueueIx, sub_queue: &SubQueue, by_arriva
             seen += 1;
         }
     }
-    hold!(rows == sub_queue.rows, "sub-queue {at} counts {} rows of {rows}", sub_queue.rows);
+    hold!(rows == sub_queue.rows, "{at:?} counts {} rows of {rows}", sub_queue.rows);
     Ok(seen)
 }
 
@@ -214,7 +214,7 @@ fn targets(core: &Core, group: &VersionScheduler) -> Result<(), Broken> {
     hold!(targets.len() == ready, "it knows {} targets of {ready} requests", targets.len());
     let mut expected = 0;
     for (at, sub_queue) in &pending.sub_queues {
-        let at = at as SubQueueIx;
+        let at = SubQueueIx(at as u32);
         for request_ix in sub_queue.iter(&core.ledger) {
             let request = &core.ledger[request_ix];
             hold!(targets.holds(request_ix, request), "{:?} is not known by its target", request.req);
@@ -222,7 +222,7 @@ fn targets(core: &Core, group: &VersionScheduler) -> Result<(), Broken> {
         expected += usize::from(objective_ns.is_some() && !sub_queue.is_empty());
         let first = targets.of_sub_queue(at).next().map(|request_ix| (request_ix, core.ledger[request_ix].seq));
         let is_filed = objective_ns.is_none() || latest_starts.is_filed(at, first);
-        hold!(is_filed, "sub-queue {at} is not filed by its first request");
+        hold!(is_filed, "{at:?} is not filed by its first request");
     }
     let (filed, in_time, in_order) = latest_starts.sub_queues();
     hold!(filed == expected, "it files {filed} sub-queues of {expected}");
@@ -278,7 +278,7 @@ fn cells(core: &Core, ix: GroupIx, group: &VersionScheduler) -> Result<(), Broke
         let waits = matches!(request.state, RequestState::Merged(_));
         hold!(
             waits == cellular.merged.contains(&request_ix) && (!waits || cellular.is_merged()),
-            "the reply of {:?} (at {request_ix}) waits without a request that it was merged with, or does not wait",
+            "the reply of {:?} ({request_ix:?}) waits without a request that it was merged with, or does not wait",
             request.req
         );
     }

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 pub use self::knobs::{DiversityKnobs, InputDiversity, LoadDiversity, OperatorDiversity};
 use super::{
-    BatchPolicy, Decision, Selection, View,
+    BatchPolicy, BatchView, Decision, Selection, View,
     candidate::CandidateBatch,
     gain::{class_of, is_gain, longest_wait_ns, may_pad, meets_at},
     lazy::{LOOKED_AT, stretchable},
@@ -69,7 +69,7 @@ impl BatchPolicy for Diversity {
         self.knobs.operator.as_ref().map_or(PartOrder::DepthFirst, |operator| operator.order)
     }
 
-    fn keeps_open(&self, now: Ns, batch: &Batch, stages: u16) -> bool {
+    fn keeps_open(&self, now: Ns, BatchView { batch, stages }: BatchView<'_>) -> bool {
         let [part] = batch.parts.as_slice() else { return false };
         let Some(load) = &self.knobs.load else { return false };
         let young = load.max_age_ns.is_none_or(|max_age_ns| now.saturating_sub(batch.created) <= max_age_ns);
