@@ -2,6 +2,8 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
+use paternoster_config::CustomPolicies;
+
 use super::{Command, FAILURE, parse, serve};
 
 /// Load the models of a repository without serving them, and show which cannot be served and why
@@ -23,7 +25,7 @@ pub(super) struct CheckArgs {
 }
 
 /// Runs the subcommand, prints to standard output, and returns the exit status.
-pub(super) fn run(args: CheckArgs) -> u8 {
+pub(super) fn run(args: CheckArgs, custom_policies: CustomPolicies) -> u8 {
     let CheckArgs { repository, flags } = args;
     let words: [OsString; 6] = [
         "paternoster".into(),
@@ -39,6 +41,7 @@ pub(super) fn run(args: CheckArgs) -> u8 {
             args.grpc.allow_grpc = false;
             args.http.allow_http = false;
             args.http.allow_metrics = false;
+            args.custom_policies = custom_policies;
             serve::check(&args)
         }
         Ok(_) => FAILURE,

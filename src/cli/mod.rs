@@ -57,6 +57,7 @@ pub use flags::{
     TraceArgs,
 };
 pub use limits::LimitArgs;
+use paternoster_config::CustomPolicies;
 use paternoster_engine::onnxruntime;
 pub use recording::{RecordArgs, UnwritableTimeline};
 pub use tritonserver::{IGNORED, Ignored};
@@ -102,10 +103,15 @@ const FAILURE: u8 = 1;
 /// Runs the command line of the current process, and returns the status with which it should exit. Threads may still
 /// run.
 pub fn main() -> u8 {
+    main_with(CustomPolicies::default())
+}
+
+/// Runs the command line of a server whose models may name policies of other crates: `serve` and `check` know them.
+pub fn main_with(custom_policies: CustomPolicies) -> u8 {
     onnxruntime::refuse_telemetry();
     match parse(std::env::args_os()) {
-        Ok(Command::Serve(args)) => serve::run(*args),
-        Ok(Command::Check(args)) => check::run(args),
+        Ok(Command::Serve(args)) => serve::run(ServeArgs { custom_policies, ..*args }),
+        Ok(Command::Check(args)) => check::run(args, custom_policies),
         Ok(Command::Profile(args)) => exit_status(profile::run(&args)),
         Ok(Command::Slice(args)) => exit_status(slice::run(&args)),
         #[cfg(feature = "text")]

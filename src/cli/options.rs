@@ -56,6 +56,7 @@ pub(super) fn repository(args: &ServeArgs, has_cards: bool, budgets: &Budgets) -
         request_budgets: RequestBudgets { bytes: Arc::clone(&budgets.bytes), requests: Arc::clone(&budgets.requests) },
         response_cache: args.cache_bytes().map(|bytes| Arc::new(ResponseCache::new(bytes))),
         residency: residency(models),
+        custom_policies: args.custom_policies.clone(),
     }
 }
 

@@ -111,7 +111,7 @@ impl Variant {
     }
 
     /// Returns the policy.
-    pub fn policy(&self) -> Option<PolicyName> {
+    pub fn policy(&self) -> Option<&PolicyName> {
         self.settings.policy()
     }
 }
@@ -341,7 +341,7 @@ mod tests {
         let variant =
             Variant::parse("window: { max_queue_delay_us: 500 }, queueing: { bucket_width: 10 }, max_batch_size: 4");
         let variant = variant.expect("it is a policy");
-        assert_eq!(variant.policy(), Some(PolicyName::Of(PolicyKind::Window)));
+        assert_eq!(variant.policy(), Some(&PolicyName::Of(PolicyKind::Window)));
         assert_eq!(variant.settings.config.max_batch_size, 4);
         let Some(pb::model_config::SchedulingChoice::DynamicBatching(batching)) =
             &variant.settings.config.scheduling_choice
@@ -349,10 +349,10 @@ mod tests {
             panic!("it batches");
         };
         assert_eq!(batching.max_queue_delay_microseconds, 500);
-        assert_eq!(Variant::parse("diversity").expect("a name").policy(), Some(PolicyName::Of(PolicyKind::Diversity)));
-        assert_eq!(Variant::parse("serial").expect("a name").policy(), Some(PolicyName::Of(PolicyKind::Serial)));
+        assert_eq!(Variant::parse("diversity").expect("a name").policy(), Some(&PolicyName::Of(PolicyKind::Diversity)));
+        assert_eq!(Variant::parse("serial").expect("a name").policy(), Some(&PolicyName::Of(PolicyKind::Serial)));
         let whole = Variant::parse("policy: lazy, latency_objective_ms: 50").expect("a mapping");
-        assert_eq!(whole.policy(), Some(PolicyName::Of(PolicyKind::Lazy)));
+        assert_eq!(whole.policy(), Some(&PolicyName::Of(PolicyKind::Lazy)));
         assert_eq!(knob(&whole.settings, "batching.latency_objective_ms").as_deref(), Some("50"));
     }
 

@@ -3,7 +3,7 @@
 use prost_reflect::{Kind, MessageDescriptor};
 
 use super::{
-    ConfigError, Origin, bounds, model_config, parameters, pb,
+    ConfigError, CustomPolicies, Origin, bounds, model_config, parameters, pb,
     settings::Settings,
     tree::{self, Node, Value},
 };
@@ -15,6 +15,14 @@ const SOURCE: &str = "the config parameter of the load request";
 /// # Errors
 /// Rejects text that is too large, and anything but one JSON object of known keys; with line, column and key.
 pub fn parse(text: &str) -> Result<(Settings, Origin), ConfigError> {
+    parse_with(text, &CustomPolicies::default())
+}
+
+/// Reads a JSON configuration, which may name policies of other crates.
+///
+/// # Errors
+/// As [`parse`] does.
+pub fn parse_with(text: &str, policies: &CustomPolicies) -> Result<(Settings, Origin), ConfigError> {
     let refuse = |position, message| ConfigError::of_text(SOURCE, position, message);
     bounds::text(text.len(), bounds::MAX_TEXT_BYTES).map_err(|fault| refuse(None, fault))?;
     let root = tree::json(text).map_err(|refusal| refuse(refusal.position, refusal.message))?;
@@ -28,7 +36,7 @@ pub fn parse(text: &str) -> Result<(Settings, Origin), ConfigError> {
     }
     let message = message.map_err(|(path, fault)| origin.error(&tree::key_of(&path), fault.message))?;
     let config = message.transcode_to().map_err(|fault| origin.error("", fault.to_string()))?;
-    Ok((parameters::fold(config, &mut origin)?, origin))
+    Ok((parameters::fold(config, policies, &mut origin)?, origin))
 }
 
 /// Finds the first key that a message does not have: its path and the reason.

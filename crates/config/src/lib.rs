@@ -4,6 +4,7 @@
 //! Imports go one way, from the end of this list to its beginning:
 //! - `nearest`, `position`, `bounds`: suggestions, places in a text, limits. [`model_config`]: what Triton's
 //!   `ModelConfig` has. `tree`: a text as untyped values with their places, `origin`: errors with the place of a path.
+//!   [`CustomPolicies`]: policies of other crates.
 //! - [`knobs`], [`values`], [`model`], [`settings`]: the types of all settings. [`parameters`]: settings among
 //!   `parameters`.
 //! - [`pbtxt`], [`yaml`], [`json`]: the readers of the three forms. [`policy_text`]: a policy on a command line.
@@ -21,6 +22,7 @@ mod bounds;
 pub mod check;
 pub mod complete;
 pub mod convert;
+mod custom_policies;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod generate;
@@ -51,6 +53,7 @@ pub mod yaml;
 #[cfg(test)]
 mod tests;
 
+pub use custom_policies::{CustomPolicies, PolicyNameError};
 pub use origin::{ConfigError, Origin};
 pub use position::Position;
 pub use settings::Settings;

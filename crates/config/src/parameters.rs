@@ -8,10 +8,10 @@ use std::{collections::BTreeMap, marker::PhantomData};
 use serde_json::{Map, Value as Json, json};
 
 use super::{
-    ConfigError, Origin, Position, bounds,
+    ConfigError, CustomPolicies, Origin, Position, bounds,
     origin::{OWN_KEYS, STRUCTURED, duplicate_key, flat_key, parameter},
     pb,
-    settings::{OwnSettings, Settings},
+    settings::{OwnSettings, POLICY, Settings},
     tree::{self, Node, Value, key_of, unknown_key},
 };
 
@@ -53,8 +53,13 @@ type Parameters = BTreeMap<String, pb::ModelParameter>;
 /// Moves the settings of this server out of a configuration's parameters.
 ///
 /// # Errors
-/// Rejects reserved keys that do not exist, values of a wrong kind, and settings that are given twice.
-pub fn fold(mut config: pb::ModelConfig, origin: &mut Origin) -> Result<Settings, ConfigError> {
+/// Rejects reserved keys that do not exist, values of a wrong kind, policies that do not exist, and settings that are
+/// given twice.
+pub fn fold(
+    mut config: pb::ModelConfig,
+    policies: &CustomPolicies,
+    origin: &mut Origin,
+) -> Result<Settings, ConfigError> {
     let mut ours: Parameters = config.parameters.extract_if(.., |key, _| is_ours(key)).collect();
     let structured = ours.remove(STRUCTURED);
     origin.set_flat(ours.keys().cloned());
@@ -70,6 +75,7 @@ pub fn fold(mut config: pb::ModelConfig, origin: &mut Origin) -> Result<Settings
     if let Some(key) = ["queueing", "window"].iter().find(|key| root.find(&format!("batching.{key}")).is_whole) {
         return Err(origin.error(&format!("batching.{key}"), unknown_key(key, [])));
     }
+    own.batching.find_policy(policies).map_err(|fault| origin.error(POLICY, fault))?;
     own.name_over(origin)?;
     let settings = Settings { config, own };
     settings.refuse_stray_knobs(origin)?;
@@ -273,7 +279,7 @@ pub(super) mod tests {
             ((*key).to_owned(), pb::ModelParameter { string_value })
         };
         let config = pb::ModelConfig { parameters: parameters.iter().map(parameter).collect(), ..Default::default() };
-        fold(config, &mut Origin::default()).map_err(|refused| refused.to_string())
+        fold(config, &CustomPolicies::default(), &mut Origin::default()).map_err(|refused| refused.to_string())
     }
 
     fn refusal(parameters: &[(&str, &str)]) -> String {

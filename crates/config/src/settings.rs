@@ -73,8 +73,8 @@ impl Settings {
     /// under `auto`.
     pub fn asks_for_cells(&self) -> bool {
         match self.policy() {
-            Some(PolicyName::Of(kind)) => kind == PolicyKind::Cellular,
             Some(PolicyName::Auto) | None => self.own.batching.cellular.is_some(),
+            Some(name) => *name == PolicyName::Of(PolicyKind::Cellular),
         }
     }
 
@@ -82,7 +82,7 @@ impl Settings {
     /// others may be there too, for when the name changes.
     pub(super) fn refuse_stray_knobs(&self, origin: &Origin) -> Result<(), ConfigError> {
         let auto = PolicyName::Auto;
-        if self.policy().is_some_and(|policy| policy != auto) {
+        if self.policy().is_some_and(|policy| *policy != auto) {
             return Ok(());
         }
         let unfolds = self.runs_cells();
@@ -100,8 +100,8 @@ impl Settings {
     }
 
     /// Returns the policy, if the configuration names one.
-    pub fn policy(&self) -> Option<PolicyName> {
-        self.own.batching.policy.map(|policy| policy.0)
+    pub fn policy(&self) -> Option<&PolicyName> {
+        self.own.batching.policy.as_ref().map(|policy| &policy.0)
     }
 }
 

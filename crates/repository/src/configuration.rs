@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use paternoster_config::{ConfigError, Origin, Settings, json, pbtxt, settings::ONNX_FILENAME, yaml};
+use paternoster_config::{ConfigError, CustomPolicies, Origin, Settings, json, pbtxt, settings::ONNX_FILENAME, yaml};
 
 use super::{
     Overrides,
@@ -135,7 +135,11 @@ pub(super) fn configurations(directory: &Path, config_name: Option<&str>) -> Vec
 
 /// Reads the configuration of a directory: `configs/<config_name>.pbtxt` if it exists, else `config.pbtxt` or
 /// `model.yaml`, but not both. Returns `None` if there is none.
-pub(super) fn read(directory: &Path, config_name: Option<&str>) -> Result<Option<(Settings, Origin)>, ConfigError> {
+pub(super) fn read(
+    directory: &Path,
+    config_name: Option<&str>,
+    policies: &CustomPolicies,
+) -> Result<Option<(Settings, Origin)>, ConfigError> {
     let label = |path: &Path| path.display().to_string();
     let fail = |path: &Path, fault: String| Origin::new(label(path)).error("", fault);
     let mut there = Vec::new();
@@ -154,14 +158,17 @@ pub(super) fn read(directory: &Path, config_name: Option<&str>) -> Result<Option
         _ => return Err(fail(directory, format!("found both {PBTXT} and {YAML}: expected one of them"))),
     };
     let bytes = read_limited(path).map_err(|fault| fail(path, fault))?;
-    let parse = if path.file_name().is_some_and(|name| name == YAML) { yaml::parse } else { pbtxt::parse };
-    parse(&label(path), &bytes).map(Some)
+    let parse = if path.file_name().is_some_and(|name| name == YAML) { yaml::parse_with } else { pbtxt::parse_with };
+    parse(&label(path), &bytes, policies).map(Some)
 }
 
 /// Reads the configuration in a load request; `None` if it has none.
-pub(super) fn read_override(overrides: &Overrides) -> Result<Option<(Settings, Origin)>, ConfigError> {
+pub(super) fn read_override(
+    overrides: &Overrides,
+    policies: &CustomPolicies,
+) -> Result<Option<(Settings, Origin)>, ConfigError> {
     let Some(text) = &overrides.config_json else { return Ok(None) };
-    json::parse(text).map(Some)
+    json::parse_with(text, policies).map(Some)
 }
 
 /// Reads a whole file of at most 16 MiB.

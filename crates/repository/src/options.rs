@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use paternoster_config::CustomPolicies;
 use paternoster_observe::{RequestBudgets, budget::Budget};
 use paternoster_pipeline::ResponseCache;
 
@@ -41,6 +42,8 @@ pub struct Options {
     pub response_cache: Option<Arc<ResponseCache>>,
     /// What bounds the models that are loaded.
     pub residency: ResidencyOptions,
+    /// Policies of other crates that configurations may name.
+    pub custom_policies: CustomPolicies,
 }
 
 /// What bounds the models that are loaded, and the loads that requests begin.
@@ -81,6 +84,7 @@ impl Options {
             request_budgets: RequestBudgets::unlimited(),
             response_cache: None,
             residency: ResidencyOptions::default(),
+            custom_policies: CustomPolicies::default(),
         }
     }
 }

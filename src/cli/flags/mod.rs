@@ -12,6 +12,7 @@ mod tracing;
 use std::{fmt, path::PathBuf};
 
 use clap::{Args, ValueEnum};
+use paternoster_config::CustomPolicies;
 use paternoster_frontend::Host;
 use paternoster_observe::LatencyMetrics;
 
@@ -96,6 +97,9 @@ pub struct ServeArgs {
     /// Flags of tritonserver that were given but have no effect.
     #[arg(skip)]
     pub ignored: Vec<&'static Ignored>,
+    /// Policies of other crates that configurations may name.
+    #[arg(skip)]
+    pub custom_policies: CustomPolicies,
 }
 
 /// How models are loaded and unloaded.

@@ -1,7 +1,7 @@
 //! `--policy`: the `batching` section of a `model.yaml`, in full or abbreviated, read by the server's own code.
 
 use paternoster_batching::{Knobs, Policy, PolicyKind, Predictor};
-use paternoster_config::{complete, convert, model::PolicyName, policy_text::PolicyText, yaml};
+use paternoster_config::{complete, convert, policy_text::PolicyText, yaml};
 use paternoster_lab::simulate::ModelTable;
 use serde_yaml::{Mapping, Value};
 
@@ -135,9 +135,7 @@ impl Asked {
     fn is_cellular(&self, model: &ModelTable) -> Result<bool, String> {
         let policy = self.batching.get("policy").and_then(Value::as_str).unwrap_or_default();
         let is_cellular = policy == PolicyKind::Cellular.name();
-        let by_cells = [PolicyName::Of(PolicyKind::Cellular), PolicyName::Auto, PolicyName::Of(PolicyKind::Lazy)]
-            .map(PolicyName::as_str)
-            .contains(&policy);
+        let by_cells = [PolicyKind::Cellular.name(), "auto", PolicyKind::Lazy.name()].contains(&policy);
         let refused = |why: &str| Err(format!("policy '{}': the model '{}' {why}", self.name, model.name));
         match &model.cells {
             None if is_cellular => {

@@ -58,7 +58,7 @@ fn own(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {
         let message = format!("expected a file in the model's directory, but found '{name}'");
         return Err(origin.error("batching.latencies", message));
     }
-    let is_window = settings.policy() == Some(PolicyName::Of(PolicyKind::Window));
+    let is_window = settings.policy() == Some(&PolicyName::Of(PolicyKind::Window));
     let lacks_window = is_window && config.scheduling_choice.is_none() && !settings.has_cells();
     origin.refuse_if(lacks_window, POLICY, "the policy 'window' needs dynamic_batching")
 }

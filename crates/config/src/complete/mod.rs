@@ -95,10 +95,10 @@ pub fn from_graph(
     default_max_batch_size: i32,
     origin: &Origin,
 ) -> Result<(), ConfigError> {
-    let policy = settings.policy();
+    let says_serial = settings.policy() == Some(&PolicyName::Of(PolicyKind::Serial));
     let config = &mut settings.config;
     if config.input.is_empty() || config.output.is_empty() {
-        batch_size(config, policy, signature, default_max_batch_size);
+        batch_size(config, says_serial, signature, default_max_batch_size);
     }
     let batched = config.max_batch_size > 0;
     if config.input.is_empty() {
@@ -156,19 +156,13 @@ pub(super) fn leads_with_batch(dims: &[PortDim]) -> bool {
     dims.first().is_some_and(|dim| dim.size() == -1)
 }
 
-fn batch_size(
-    config: &mut pb::ModelConfig,
-    policy: Option<PolicyName>,
-    signature: &Signature,
-    default_max_batch_size: i32,
-) {
+fn batch_size(config: &mut pb::ModelConfig, says_serial: bool, signature: &Signature, default_max_batch_size: i32) {
     if !can_batch(signature) {
         return;
     }
     if config.max_batch_size == 0 {
         config.max_batch_size = default_max_batch_size;
     }
-    let says_serial = policy == Some(PolicyName::Of(PolicyKind::Serial));
     if config.max_batch_size > 1 && config.scheduling_choice.is_none() && !says_serial {
         config.scheduling_choice = Some(SchedulingChoice::DynamicBatching(pb::ModelDynamicBatching::default()));
     }
@@ -299,14 +293,15 @@ pub fn scheduler(settings: &mut Settings) {
     if settings.has_cells() || settings.asks_for_cells() {
         return;
     }
-    let named = settings.policy();
+    let named = settings.policy().cloned();
     let config = &mut settings.config;
-    let batches = named.is_some_and(|name| !matches!(name, PolicyName::Of(PolicyKind::Serial | PolicyKind::Window)));
+    let batches =
+        named.as_ref().is_some_and(|name| !matches!(name, PolicyName::Of(PolicyKind::Serial | PolicyKind::Window)));
     if batches && config.max_batch_size > 0 && config.scheduling_choice.is_none() {
         config.scheduling_choice = Some(SchedulingChoice::DynamicBatching(pb::ModelDynamicBatching::default()));
     }
     let largest = config.max_batch_size;
-    if named.is_none_or(PolicyName::has_window)
+    if named.is_none_or(|name| name.has_window())
         && let Some(SchedulingChoice::DynamicBatching(batching)) = &mut config.scheduling_choice
         && batching.preferred_batch_size.is_empty()
         && largest > 0

@@ -3,12 +3,13 @@
 
 use std::{fmt, str::FromStr};
 
-use paternoster_batching::{CellularKnobs, Policy, PolicyKind};
+use paternoster_batching::{CellularKnobs, CustomPolicy, Policy, PolicyKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::StageNumber;
 use crate::{
+    custom_policies::CustomPolicies,
     knobs::{
         Above0, CellularSettings, Count, DAY_MS, DAY_US, FromSettings, KnobRefusal, Long, Milliseconds, ModelTraits,
         Positive, QueueSettings, QueueingSettings, Whole, Within,
@@ -124,38 +125,61 @@ pub struct Latency {
     pub latency_us: Above0<{ DAY_US as i64 }>,
 }
 
+impl Batching {
+    /// Puts the policy of another crate in the place of its name.
+    ///
+    /// # Errors
+    /// If a name is that of no policy.
+    pub fn find_policy(&mut self, policies: &CustomPolicies) -> Result<(), String> {
+        let Some(Parsed(PolicyName::Other(name))) = &self.policy else { return Ok(()) };
+        let policy = policies.find(name).ok_or_else(|| {
+            let names: Vec<&str> = PolicyName::keywords().into_iter().chain(policies.names()).collect();
+            let hint = suggestion(name, names.iter().copied());
+            format!("expected {}, but found '{name}'{hint}", alternatives(&names))
+        })?;
+        self.policy = Some(Parsed(PolicyName::Custom(policy.clone())));
+        Ok(())
+    }
+}
+
 /// The name of a policy, or `auto`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PolicyName {
     /// The server chooses the policy.
     Auto,
     /// One policy.
     Of(PolicyKind),
+    /// A policy of another crate.
+    Custom(CustomPolicy),
+    /// Another name, until [`Batching::find_policy`] finds or refuses it.
+    Other(Box<str>),
 }
 
 impl PolicyName {
-    /// Iterates over all names.
+    /// Iterates over all names of this server.
     pub fn all() -> impl Iterator<Item = Self> {
         std::iter::once(Self::Auto).chain(PolicyKind::ALL.iter().copied().map(Self::Of))
     }
 
     /// Returns the name that configurations use.
-    pub const fn as_str(self) -> &'static str {
+    pub fn as_str(&self) -> &str {
         match self {
-            Self::Auto => "auto",
+            Self::Auto => AUTO,
             Self::Of(kind) => kind.name(),
+            Self::Custom(policy) => policy.name(),
+            Self::Other(name) => name,
         }
     }
 
     /// Whether the knobs of a policy apply where this one is chosen. Those of `cellular` do under `auto`, which means
     /// that policy for models of cells and recurrent layers, and under `lazy` for a model that `unfolds` into cells.
-    pub fn has_knobs_of(self, kind: PolicyKind, unfolds: bool) -> bool {
-        let by_cells = self == Self::Auto || unfolds && self == Self::Of(PolicyKind::Lazy);
-        self == Self::Of(kind) || by_cells && kind == PolicyKind::Cellular
+    pub fn has_knobs_of(&self, kind: PolicyKind, unfolds: bool) -> bool {
+        let by_cells = *self == Self::Auto || unfolds && *self == Self::Of(PolicyKind::Lazy);
+        *self == Self::Of(kind) || by_cells && kind == PolicyKind::Cellular
     }
 
     /// Whether the policy may wait for preferred batch sizes, up to a delay.
-    pub const fn has_window(self) -> bool {
+    pub fn has_window(&self) -> bool {
         matches!(self, Self::Auto | Self::Of(PolicyKind::Window))
     }
 }
@@ -169,17 +193,17 @@ impl fmt::Display for PolicyName {
 impl FromStr for PolicyName {
     type Err = String;
 
+    /// Reads a name. None is refused here: other crates' policies are not known.
     fn from_str(name: &str) -> Result<Self, String> {
-        Self::all().find(|policy| policy.as_str() == name).ok_or_else(|| {
-            let names = Self::keywords();
-            let hint = suggestion(name, names.iter().copied());
-            format!("expected {}, but found '{name}'{hint}", alternatives(&names))
-        })
+        Ok(Self::all().find(|policy| policy.as_str() == name).unwrap_or_else(|| Self::Other(name.into())))
     }
 }
 
 impl Keywords for PolicyName {
     fn keywords() -> Vec<&'static str> {
-        Self::all().map(Self::as_str).collect()
+        std::iter::once(AUTO).chain(PolicyKind::ALL.iter().map(|kind| kind.name())).collect()
     }
 }
+
+/// The name that leaves the choice to the server.
+const AUTO: &str = "auto";

@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::*;
-use crate::parameters::tests::folded;
+use crate::{parameters::tests::folded, values::Keywords};
 
 /// The refusal of a parameter's text, behind its key.
 fn refusal(key: &str, text: &str) -> String {
@@ -91,7 +91,7 @@ fn the_documentation_describes_every_policy() {
         ("docs/policies.md", include_str!("../../../../docs/policies.md")),
     ];
     for (file, page) in pages {
-        for name in PolicyName::all().map(PolicyName::as_str) {
+        for name in PolicyName::keywords() {
             let is_named = page.contains(&format!("\n| `{name}`")) || page.contains(&format!("\n| [`{name}`]("));
             assert!(is_named, "no table of {file} has a line for '{name}'");
         }

@@ -8,7 +8,7 @@ mod structure;
 use miette::Diagnostic;
 use prost_reflect::DynamicMessage;
 
-use super::{ConfigError, Origin, Position, bounds, model_config, parameters, settings::Settings};
+use super::{ConfigError, CustomPolicies, Origin, Position, bounds, model_config, parameters, settings::Settings};
 
 /// Reads a `config.pbtxt`. `file` is the name that errors carry.
 ///
@@ -16,6 +16,14 @@ use super::{ConfigError, Origin, Position, bounds, model_config, parameters, set
 /// Rejects text that is too large, not UTF-8 or not in the text format, and unknown keys or values; with file, line,
 /// column and what was expected.
 pub fn parse(file: &str, bytes: &[u8]) -> Result<(Settings, Origin), ConfigError> {
+    parse_with(file, bytes, &CustomPolicies::default())
+}
+
+/// Reads a `config.pbtxt`, which may name policies of other crates.
+///
+/// # Errors
+/// As [`parse`] does.
+pub fn parse_with(file: &str, bytes: &[u8], policies: &CustomPolicies) -> Result<(Settings, Origin), ConfigError> {
     let origin = Origin::new(file);
     bounds::text(bytes.len(), bounds::MAX_TEXT_BYTES).map_err(|fault| origin.error("", fault))?;
     let text = match std::str::from_utf8(bytes) {
@@ -39,7 +47,7 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<(Settings, Origin), ConfigError
     let config = message.transcode_to().map_err(|fault| origin.error("", fault.to_string()))?;
 
     let mut placed = Origin::of_text(file, text, prepared.places);
-    Ok((parameters::fold(config, &mut placed)?, placed))
+    Ok((parameters::fold(config, policies, &mut placed)?, placed))
 }
 
 #[cfg(test)]

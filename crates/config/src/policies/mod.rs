@@ -17,6 +17,8 @@ use super::{
     unfold,
 };
 
+const CELLULAR: PolicyName = PolicyName::Of(PolicyKind::Cellular);
+
 /// A configuration, the positions of its values, and its number of stages.
 #[derive(Clone, Copy)]
 struct Reader<'c> {
@@ -55,11 +57,11 @@ pub fn read(settings: &Settings, stages: &StageRequest, origin: &Origin) -> Resu
     match (named, batching) {
         // Whether the graph has recurrent layers shows when it is loaded.
         (_, batching) if settings.asks_for_cells() => {
-            reader.needs_batches(PolicyKind::Cellular)?;
+            reader.needs_batches(&CELLULAR)?;
             reader.cellular(batching).map(Policy::Cellular)
         }
-        (Some(PolicyName::Of(kind @ PolicyKind::Serial)), batching) => {
-            reader.without_window(kind, batching)?;
+        (Some(name @ PolicyName::Of(PolicyKind::Serial)), batching) => {
+            reader.without_window(name, batching)?;
             Ok(Policy::Serial)
         }
         (None | Some(PolicyName::Auto), None) => Ok(Policy::Serial),
@@ -71,10 +73,18 @@ pub fn read(settings: &Settings, stages: &StageRequest, origin: &Origin) -> Resu
         (None | Some(PolicyName::Of(PolicyKind::Window)), batching) => {
             Ok(batching.map_or(Policy::Serial, |batching| Policy::Window(window(batching))))
         }
-        (Some(PolicyName::Of(kind)), batching) => {
-            reader.needs_batches(kind)?;
-            reader.without_window(kind, batching)?;
-            settings.own.batching.read(kind, reader.traits()).map_err(|refusal| reader.refused(refusal))
+        (Some(name), batching) => {
+            reader.needs_batches(name)?;
+            reader.without_window(name, batching)?;
+            match name {
+                PolicyName::Of(kind) => {
+                    settings.own.batching.read(*kind, reader.traits()).map_err(|refusal| reader.refused(refusal))
+                }
+                PolicyName::Custom(policy) => Ok(Policy::Custom(policy.clone())),
+                PolicyName::Auto | PolicyName::Other(_) => {
+                    Err(origin.error(POLICY, format!("expected the name of a policy, but found '{name}'")))
+                }
+            }
         }
     }
 }
@@ -100,19 +110,22 @@ impl Reader<'_> {
     }
 
     /// Rejects knobs that only the policy `window` has.
-    fn without_window(self, kind: PolicyKind, batching: Option<&pb::ModelDynamicBatching>) -> Result<(), ConfigError> {
-        let policy = kind.name();
+    fn without_window(
+        self,
+        policy: &PolicyName,
+        batching: Option<&pb::ModelDynamicBatching>,
+    ) -> Result<(), ConfigError> {
         let Some(batching) = batching else { return Ok(()) };
         if !batching.preferred_batch_size.is_empty() {
             // A model of cells cannot choose `window`.
-            let other = if kind == PolicyKind::Cellular { "" } else { ", or choose the policy 'window'" };
+            let other = if *policy == CELLULAR { "" } else { ", or choose the policy 'window'" };
             let message = format!("the policy '{policy}' has no preferred sizes: remove them{other}");
             return Err(self.origin.error("dynamic_batching.preferred_batch_size", message));
         }
         if batching.max_queue_delay_microseconds > 0 {
-            let own = match kind {
-                PolicyKind::Cellular => "remove it",
-                PolicyKind::Adaptive => "give 'batching.adaptive.max_queue_delay_us' instead",
+            let own = match policy {
+                PolicyName::Of(PolicyKind::Cellular) => "remove it",
+                PolicyName::Of(PolicyKind::Adaptive) => "give 'batching.adaptive.max_queue_delay_us' instead",
                 _ => "remove it, or choose the policy 'window'",
             };
             let message = format!("the policy '{policy}' has no such delay: {own}");
@@ -127,17 +140,17 @@ impl Reader<'_> {
         config.input.iter().any(|tensor| own.pad.contains_key(&tensor.name))
     }
 
-    fn needs_batches(self, kind: PolicyKind) -> Result<(), ConfigError> {
+    fn needs_batches(self, policy: &PolicyName) -> Result<(), ConfigError> {
         if self.settings.config.max_batch_size > 0 {
             return Ok(());
         }
-        let message = format!("the policy '{}' needs a max_batch_size of at least 1, but it is 0", kind.name());
+        let message = format!("the policy '{policy}' needs a max_batch_size of at least 1, but it is 0");
         Err(self.origin.error(POLICY, message))
     }
 
     /// Reads the knobs of `cellular`. Its cells and segments stay empty until the programs are known.
     fn cellular(self, batching: Option<&pb::ModelDynamicBatching>) -> Result<CellularKnobs, ConfigError> {
-        self.without_window(PolicyKind::Cellular, batching)?;
+        self.without_window(&CELLULAR, batching)?;
         let given = self.settings.own.batching.cellular.clone().unwrap_or_default();
         let default = CellularKnobs::default();
         let paper = given.mode == Some(Mode::Paper);
@@ -252,7 +265,7 @@ impl Automatic {
         let Settings { config, own } = settings;
         let is_auto = |stages: &Stages| *stages == Stages::Word(Auto::Auto);
         let given = own.stages.as_ref();
-        let policy = settings.policy() == Some(PolicyName::Auto);
+        let policy = settings.policy() == Some(&PolicyName::Auto);
         let is_asked_for = given.is_some_and(is_auto) || policy && !origin.implies_policy;
         if is_asked_for && settings.runs_cells() {
             return Self {

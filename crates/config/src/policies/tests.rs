@@ -1,10 +1,10 @@
 use paternoster_batching::{
-    AdaptiveKnobs, DeferredKnobs, DiversityKnobs, InputDiversity, LoadDiversity, OperatorDiversity, PartOrder,
-    Predictor,
+    AdaptiveKnobs, CustomPolicy, DeferredKnobs, DiversityKnobs, InputDiversity, LoadDiversity, OperatorDiversity,
+    PartOrder, Predictor,
 };
 
 use super::*;
-use crate::{complete, pbtxt, stages, yaml};
+use crate::{CustomPolicies, complete, json, pbtxt, stages, yaml};
 
 /// Keys and values.
 type Parameters = [(&'static str, &'static str)];
@@ -407,4 +407,34 @@ fn a_model_that_cannot_batch_has_nothing_to_choose() {
     assert_eq!(automatic("max_batch_size: 4\ndecoupled: true\nstages: auto"), (false, false));
     let cells = "cells: { c: { program: c.onnx } }\nunfold: [ stage: c ]\nbatching: { policy: auto }";
     assert_eq!(automatic(cells), (false, false));
+}
+
+#[test]
+fn a_registered_policy_is_known_by_its_name_in_every_form() {
+    let pairs = CustomPolicy::new("pairs", WindowKnobs::default());
+    let mut policies = CustomPolicies::default();
+    assert_eq!(policies.register(pairs.clone()), Ok(()));
+    let yaml = "max_batch_size: 8\nbatching: { policy: pairs }";
+    let pbtxt = text_of(8, "", &[("batching.policy", "pairs")]);
+    let json = r#"{"max_batch_size": 8, "parameters": {"batching.policy": {"string_value": "pairs"}}}"#;
+    let forms = [
+        yaml::parse_with("model.yaml", yaml.as_bytes(), &policies),
+        pbtxt::parse_with("config.pbtxt", pbtxt.as_bytes(), &policies),
+        json::parse_with(json, &policies),
+    ];
+    for form in forms {
+        let (mut settings, origin) = form.unwrap_or_else(|fault| panic!("{fault}"));
+        complete::scheduler(&mut settings);
+        let stages = stages::read(&settings, &origin).unwrap();
+        assert_eq!(read(&settings, &stages, &origin), Ok(Policy::Custom(pairs.clone())));
+        assert_eq!(settings.shown().parameters["batching.policy"].string_value, "pairs");
+        settings.config.max_batch_size = 0;
+        let refused = read(&settings, &stages, &origin).unwrap_err();
+        assert_eq!(refused.message, "the policy 'pairs' needs a max_batch_size of at least 1, but it is 0");
+    }
+    let refused = yaml::parse_with("model.yaml", b"batching: { policy: pair }", &policies).unwrap_err().to_string();
+    let known = "auto, serial, window, adaptive, lazy, diversity, deferred, cellular or pairs";
+    let expected = format!("expected {known}, but found 'pair'; did you mean 'pairs'?");
+    assert_eq!(refused, format!("model.yaml:1:13: batching.policy: {expected}"));
+    assert!(yaml::parse("model.yaml", yaml.as_bytes()).is_err(), "it is registered nowhere else");
 }

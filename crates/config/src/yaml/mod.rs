@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, marker::PhantomData};
 use paternoster_batching::PolicyKind;
 
 use super::{
-    ConfigError, Origin, bounds,
+    ConfigError, CustomPolicies, Origin, bounds,
     knobs::{QueueSettings, QueueingSettings, TimeoutActionName, given},
     model::{
         Batching, Cells, DeviceSelector, Input, Instance, ModelSettings, Output, PadSection, PolicyName,
@@ -26,7 +26,7 @@ use super::{
         model_warmup::input::InputDataType,
     },
     pipeline::{self, ENSEMBLE},
-    settings::{Axes, OwnSettings, Pad, Settings},
+    settings::{Axes, OwnSettings, POLICY, Pad, Settings},
     tree::{self, unknown_key},
     values::{DataTypeName, Dim, NonEmpty, Parsed},
 };
@@ -51,6 +51,14 @@ const NAMES: [(&str, &str); 10] = [
 /// Rejects text that is too large or not YAML, unknown and repeated keys, and values of a wrong kind; with file, line,
 /// column, key and what was expected.
 pub fn parse(file: &str, bytes: &[u8]) -> Result<(Settings, Origin), ConfigError> {
+    parse_with(file, bytes, &CustomPolicies::default())
+}
+
+/// Reads a `model.yaml`, which may name policies of other crates.
+///
+/// # Errors
+/// As [`parse`] does.
+pub fn parse_with(file: &str, bytes: &[u8], policies: &CustomPolicies) -> Result<(Settings, Origin), ConfigError> {
     let refuse = |position, message: String| ConfigError::of_text(file, position, message);
     bounds::text(bytes.len(), bounds::MAX_YAML_BYTES).map_err(|fault| refuse(None, fault))?;
     let text = std::str::from_utf8(bytes)
@@ -64,12 +72,13 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<(Settings, Origin), ConfigError
     for (path, key) in NAMES {
         origin.name(path, key);
     }
-    let settings = settings(model, &mut origin)?;
+    let settings = settings(model, policies, &mut origin)?;
     Ok((settings, origin))
 }
 
-fn settings(model: ModelSettings, origin: &mut Origin) -> Result<Settings, ConfigError> {
-    let batching = model.batching.unwrap_or_default();
+fn settings(model: ModelSettings, policies: &CustomPolicies, origin: &mut Origin) -> Result<Settings, ConfigError> {
+    let mut batching = model.batching.unwrap_or_default();
+    batching.find_policy(policies).map_err(|fault| origin.error(POLICY, fault))?;
     if let Some(key) = given(&batching).iter().find(|key| ["bucket_width", "sequences"].contains(&key.as_str())) {
         return Err(origin.error(&format!("batching.{key}"), unknown_key(key, [])));
     }
@@ -310,7 +319,7 @@ fn policy(settings: &mut Settings, origin: &mut Origin) -> Result<(), ConfigErro
     settings.refuse_stray_knobs(origin)?;
     let (has_sequences, unfolds) = (settings.has_sequences(), settings.runs_cells());
     let batching = &mut settings.own.batching;
-    let Parsed(chosen) = *batching.policy.get_or_insert(Parsed(PolicyName::Auto));
+    let Parsed(chosen) = batching.policy.get_or_insert(Parsed(PolicyName::Auto)).clone();
     // The window's section may have the queue's keys, and its place is the queue's.
     batching.keep_chosen(|kind| kind == PolicyKind::Window || chosen.has_knobs_of(kind, unfolds));
     if has_sequences {
@@ -318,7 +327,7 @@ fn policy(settings: &mut Settings, origin: &mut Origin) -> Result<(), ConfigErro
         origin.refuse_if(batching.queueing.is_some(), "batching.queueing", message)?;
         return origin.refuse_if(batching.window.is_some(), "batching.window", message);
     }
-    let scheduler = scheduler(batching, chosen, origin)?;
+    let scheduler = scheduler(batching, &chosen, origin)?;
     settings.config.scheduling_choice = scheduler.map(SchedulingChoice::DynamicBatching);
     Ok(())
 }
@@ -327,10 +336,10 @@ fn policy(settings: &mut Settings, origin: &mut Origin) -> Result<(), ConfigErro
 /// queue are in `queueing`, for every policy, or in `window`.
 fn scheduler(
     batching: &mut Batching,
-    chosen: PolicyName,
+    chosen: &PolicyName,
     origin: &mut Origin,
 ) -> Result<Option<pb::ModelDynamicBatching>, ConfigError> {
-    let is_serial = chosen == PolicyName::Of(PolicyKind::Serial);
+    let is_serial = *chosen == PolicyName::Of(PolicyKind::Serial);
     batching.serial = None;
     let queueing = batching.queueing.take();
     let width = queueing.as_ref().and_then(|queueing| queueing.bucket_width);
@@ -346,7 +355,7 @@ fn scheduler(
         let message = format!("expected '{key}' in batching.queueing, with the queue's other keys");
         return Err(origin.error(&format!("batching.window.{key}"), message));
     }
-    let is_window = chosen == PolicyName::Of(PolicyKind::Window);
+    let is_window = *chosen == PolicyName::Of(PolicyKind::Window);
     let window = window.filter(|_| is_window);
     let (place, queue) = match (&queueing, &window) {
         (Some(queueing), _) => ("batching.queueing", Some(queueing)),
@@ -354,7 +363,7 @@ fn scheduler(
         (None, None) => ("batching", None),
     };
     name_places(place, origin);
-    if queue.is_none() && (is_serial || chosen == PolicyName::Auto) {
+    if queue.is_none() && (is_serial || *chosen == PolicyName::Auto) {
         return Ok(None);
     }
     batching.bucket_width = queue.and_then(|queue| queue.bucket_width);

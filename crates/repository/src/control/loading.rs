@@ -185,7 +185,7 @@ impl Control {
             return Err(ControlError::FilesWithoutConfig { name: name.to_owned() });
         }
         overrides.check().map_err(|reason| ControlError::BadOverride { name: name.to_owned(), reason })?;
-        let config = configuration::read_override(&overrides)
+        let config = configuration::read_override(&overrides, &self.options.custom_policies)
             .map_err(|fault| ControlError::BadConfig { name: name.to_owned(), reason: fault.to_string() })?;
         let directory = match self.places.find(name).await {
             Ok(Some(Found::At(directory))) => Some(directory),

@@ -448,8 +448,9 @@ impl Control {
     pub(crate) async fn is_pinned(&self, name: &str, found: &Found) -> bool {
         let Found::At(directory) = found else { return false };
         let (directory, config_name) = (directory.clone(), self.options.config_name.clone());
+        let policies = self.options.custom_policies.clone();
         let read = move || {
-            let read = configuration::read(&directory, config_name.as_deref()).ok()?;
+            let read = configuration::read(&directory, config_name.as_deref(), &policies).ok()?;
             let settings = read.map(|(settings, _)| settings.own).unwrap_or_default();
             let tokenizes = settings.pipeline.iter().any(|step| matches!(step, PipelineStep::Tokenize(_)));
             let takes_texts = settings.text.is_some() || tokenizes || directory::takes_texts(&directory);

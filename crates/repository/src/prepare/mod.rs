@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use paternoster_config::{
-    ConfigError, Origin, Settings, check, complete, convert, generate,
+    ConfigError, CustomPolicies, Origin, Settings, check, complete, convert, generate,
     lengths::PreparedLengths,
     model::{Generate, PipelineStep, PolicyName, Text},
     pb::{self, model_config::SchedulingChoice, model_version_policy::PolicyChoice},
@@ -50,6 +50,8 @@ pub(super) struct Completion {
     pub(super) has_cards: bool,
     /// Whether the server has a response cache.
     pub(super) has_cache: bool,
+    /// Policies of other crates that configurations may name.
+    pub(super) custom_policies: CustomPolicies,
 }
 
 impl Completion {
@@ -61,18 +63,28 @@ impl Completion {
             config_name: None,
             has_cards: false,
             has_cache: false,
+            custom_policies: CustomPolicies::default(),
         }
     }
 
     /// Takes the settings from the command line.
     pub(super) fn of(options: &Options) -> Self {
-        let Options { auto_complete, default_max_batch_size, config_name, has_cards, response_cache, .. } = options;
+        let Options {
+            auto_complete,
+            default_max_batch_size,
+            config_name,
+            has_cards,
+            response_cache,
+            custom_policies,
+            ..
+        } = options;
         Self {
             auto_complete: *auto_complete,
             default_max_batch_size: *default_max_batch_size,
             config_name: config_name.clone(),
             has_cards: *has_cards,
             has_cache: response_cache.is_some(),
+            custom_policies: custom_policies.clone(),
         }
     }
 }
@@ -130,7 +142,8 @@ impl Plan {
         let read = match (given, &directory) {
             (Some(given), _) => Some(given),
             (None, Some(directory)) => {
-                configuration::read(directory, completion.config_name.as_deref()).map_err(|fault| fault.to_string())?
+                configuration::read(directory, completion.config_name.as_deref(), &completion.custom_policies)
+                    .map_err(|fault| fault.to_string())?
             }
             (None, None) => None,
         };

@@ -14,7 +14,7 @@ use std::{
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use paternoster_batching::Knobs;
-use paternoster_config::complete;
+use paternoster_config::{CustomPolicies, complete};
 use paternoster_engine::{Batch, EngineError, Execution, Program};
 use paternoster_executor::{ModelHandle, Pool, PoolOptions};
 use paternoster_model::{DataType, ModelSpec};
@@ -226,6 +226,7 @@ pub(super) fn options(directories: &[&Directory], mode: ControlMode) -> Options 
         request_budgets: RequestBudgets::unlimited(),
         response_cache: None,
         residency: ResidencyOptions::default(),
+        custom_policies: CustomPolicies::default(),
     }
 }
 
