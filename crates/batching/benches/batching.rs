@@ -164,19 +164,11 @@ impl Load {
             keys => RequestKey([(self.next_req % keys) as i64].into_iter().collect()),
         };
         let arrival = Arrival {
-            req: ReqId(self.next_req),
-            model,
-            rows: 1,
             lengths: (0..self.kind.lengths.min(1)).map(|_| self.length()).collect(),
             key,
-            priority: 0,
-            queue_deadline: None,
             deadline: self.kind.deadlines.then_some(self.now + 1_000_000_000_000),
-            needed_after_ns: 0,
             graph: (0..self.kind.nodes.min(1)).map(|_| Unfolded::Steps(self.nodes())).collect(),
-            sequence: None,
-            first: None,
-            memory: None,
+            ..Arrival::new(ReqId(self.next_req), model, 1)
         };
         self.next_req += 1;
         let actions = self.core.step(self.now, Event::Arrived(arrival));

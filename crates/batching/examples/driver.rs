@@ -11,10 +11,8 @@ use std::{
 };
 
 use paternoster_batching::{
-    Action, Arrival, Core, Event, Knobs, LaneId, LaneKnobs, ModelId, Policy, ReqId, RequestKey, Task, TaskId,
-    WindowKnobs,
+    Action, Arrival, Core, Event, Knobs, LaneId, LaneKnobs, ModelId, Policy, ReqId, Task, TaskId, WindowKnobs,
 };
-use paternoster_model::Lengths;
 
 const MODEL: ModelId = ModelId(0);
 
@@ -26,27 +24,6 @@ enum Message {
     Squared(TaskId, Vec<(ReqId, u64)>),
     /// No further numbers come.
     End,
-}
-
-fn arrival(req: ReqId) -> Arrival {
-    let (lengths, key, graph) = (Lengths::new(), RequestKey::default(), Box::default());
-    let (queue_deadline, deadline, needed_after_ns, sequence, first) = (None, None, 0, None, None);
-    let (rows, priority) = (1, 0);
-    Arrival {
-        req,
-        model: MODEL,
-        rows,
-        lengths,
-        key,
-        priority,
-        queue_deadline,
-        deadline,
-        needed_after_ns,
-        graph,
-        sequence,
-        first,
-        memory: None,
-    }
 }
 
 fn main() {
@@ -104,7 +81,7 @@ fn main() {
                 let req = ReqId(next);
                 next += 1;
                 numbers.insert(req, number);
-                events.push(Event::Arrived(arrival(req)));
+                events.push(Event::Arrived(Arrival::new(req, MODEL, 1)));
             }
             Ok(Message::Squared(task, batch)) => {
                 squares.extend(batch);

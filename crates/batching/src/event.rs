@@ -151,6 +151,27 @@ pub struct Arrival {
     pub memory: Option<SharedStateMemory>,
 }
 
+impl Arrival {
+    /// Creates a request of some rows without any options.
+    pub fn new(req: ReqId, model: ModelId, rows: u32) -> Self {
+        Self {
+            req,
+            model,
+            rows,
+            lengths: Lengths::new(),
+            key: RequestKey::default(),
+            priority: 0,
+            queue_deadline: None,
+            deadline: None,
+            needed_after_ns: 0,
+            graph: Box::default(),
+            sequence: None,
+            first: None,
+            memory: None,
+        }
+    }
+}
+
 /// The memory for what a request keeps between its tasks, which it has to have before it boards. Its driver frees the
 /// memory after the request has ended.
 pub trait StateMemory: fmt::Debug + Send + Sync {

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     Action, Actions, Arrival, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, QueueKnobs, QueueingKnobs, ReqId,
-    RequestKey, Task, TaskId, WindowKnobs,
+    Task, TaskId, WindowKnobs,
 };
 
 /// A driver, and what the oracle knows.
@@ -61,21 +61,7 @@ pub(super) fn serial() -> Knobs {
 
 /// A request of one row without options.
 pub(super) fn arrival(req: u64) -> Arrival {
-    Arrival {
-        req: ReqId(req),
-        model: ModelId(0),
-        rows: 1,
-        lengths: Default::default(),
-        key: RequestKey::default(),
-        priority: 0,
-        queue_deadline: None,
-        deadline: None,
-        needed_after_ns: 0,
-        graph: Box::default(),
-        sequence: None,
-        first: None,
-        memory: None,
-    }
+    Arrival::new(ReqId(req), ModelId(0), 1)
 }
 
 impl Pool {

@@ -4,8 +4,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use paternoster_batching::{
-    Action, Arrival, CellularKnobs, Core, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, ReqId, RequestKey,
-    Task,
+    Action, Arrival, CellularKnobs, Core, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, ReqId, Task,
 };
 use paternoster_device::BufferPool;
 use paternoster_engine::StopSignal;
@@ -54,21 +53,7 @@ pub(crate) fn run_alone(
         unfolded_states.push(
             UnfoldedState::new(programs, spec.has_batch_axis(), Arc::new(payload), &graph, None).with_given(given),
         );
-        let arrival = Arrival {
-            req: ReqId(number),
-            model: MODEL,
-            rows: 1,
-            lengths: Lengths::new(),
-            key: RequestKey::default(),
-            priority: 0,
-            queue_deadline: None,
-            deadline: None,
-            needed_after_ns: 0,
-            graph,
-            sequence: None,
-            first: None,
-            memory: None,
-        };
+        let arrival = Arrival { graph, ..Arrival::new(ReqId(number), MODEL, 1) };
         actions.extend(core.step(0, Event::Arrived(arrival)));
     }
     actions.extend(core.step(0, Event::LaneUp(LaneId(0), LaneKnobs::default())));

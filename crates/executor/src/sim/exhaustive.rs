@@ -156,21 +156,7 @@ fn case(policy: &(&str, Policy), stages: u16, pairs: u16, lanes: u16, ahead: boo
         ..Knobs::default()
     };
     let model = Model { knobs, skip: None, costs: vec![(0, 0); usize::from(stages)] };
-    let arrival = |req| Arrival {
-        req: ReqId(req),
-        model: ModelId(0),
-        rows: 1,
-        lengths: Default::default(),
-        key: Default::default(),
-        priority: 0,
-        queue_deadline: None,
-        deadline: None,
-        needed_after_ns: 0,
-        graph: Box::default(),
-        sequence: None,
-        first: None,
-        memory: None,
-    };
+    let arrival = |req| Arrival::new(ReqId(req), ModelId(0), 1);
     let scenario = Scenario {
         seed: 0,
         models: vec![model],

@@ -236,19 +236,13 @@ fn arrivals(rng: &mut Rng, models: &[Model], lanes: u64) -> Vec<(u64, Arrival)> 
             let rows = if rng.permille(700) { 1 } else { rng.within(1, u64::from(most.min(MOST_ROWS))) as u32 };
             let odd = rng.permille(3);
             let arrival = Arrival {
-                req: ReqId(req),
-                model: ModelId(model as u32),
-                rows: if odd { most + 1 } else { rows },
                 lengths: [rng.within(1, 20) as u32].into_iter().collect(),
                 key: RequestKey([i64::from(rng.permille(50))].into_iter().collect()),
                 priority: rng.below(4),
                 queue_deadline: rng.permille(deadlines).then(|| now + rng.exponential(batch * 2)),
                 deadline: rng.permille(deadlines).then(|| now + rng.exponential(batch * 4)),
                 needed_after_ns: if rng.permille(300) { rng.exponential(batch * 2) } else { 0 },
-                graph: Box::default(),
-                sequence: None,
-                first: None,
-                memory: None,
+                ..Arrival::new(ReqId(req), ModelId(model as u32), if odd { most + 1 } else { rows })
             };
             (now, arrival)
         })

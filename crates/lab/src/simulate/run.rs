@@ -3,7 +3,7 @@
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use paternoster_batching::{
-    Action, Arrival, Core, End, Event, LaneId, ModelId, Ns, ReqId, RequestKey,
+    Action, Arrival, Core, End, Event, LaneId, ModelId, Ns, ReqId,
     router::{Move, Router},
 };
 use paternoster_model::{Next, RowOutcome};
@@ -151,21 +151,7 @@ impl<'s> Run<'s> {
             self.figures.models[usize::from(model)].offered += 1;
         }
         self.count_arrival(req, at);
-        let arrival = Arrival {
-            req,
-            model: ModelId(u32::from(model)),
-            rows: 1,
-            lengths,
-            key: RequestKey::default(),
-            priority: 0,
-            queue_deadline: None,
-            deadline: None,
-            needed_after_ns: 0,
-            graph,
-            sequence: None,
-            first: None,
-            memory: None,
-        };
+        let arrival = Arrival { lengths, graph, ..Arrival::new(req, ModelId(u32::from(model)), 1) };
         match self.router.least(0..self.devices.len()) {
             Some(device) => self.step(device, Event::Arrived(arrival)),
             None => self.finish(req, End::Failed),

@@ -8,8 +8,8 @@ use std::{
 };
 
 use paternoster_batching::{
-    Action, Arrival, CellKnobs, CellularKnobs, ChunkKnobs, Core, End, Event, LaneId, ModelId, Policy, ReqId,
-    RequestKey, RowSpan, Task, TaskId,
+    Action, Arrival, CellKnobs, CellularKnobs, ChunkKnobs, Core, End, Event, LaneId, ModelId, Policy, ReqId, RowSpan,
+    Task, TaskId,
 };
 use paternoster_model::{Next, RowOutcome, unfold::Unfolded};
 use paternoster_testing::rng::{Rng, mix};
@@ -205,19 +205,11 @@ impl Run {
             self.due.push(Reverse((self.now + after, Due::IsCancelled(number))));
         }
         let arrival = Arrival {
-            req: ReqId(req),
-            model: ModelId(asked.model as u32),
-            rows: 1,
-            lengths: Default::default(),
-            key: RequestKey::default(),
-            priority: 0,
             queue_deadline: asked.boards_within.map(|within| self.now + within),
             deadline: asked.expires_after.map(|after| self.now + after),
-            needed_after_ns: 0,
             graph: asked.graph.clone().into(),
             sequence: asked.sequence.clone(),
-            first: None,
-            memory: None,
+            ..Arrival::new(ReqId(req), ModelId(asked.model as u32), 1)
         };
         let (model, needs) = (asked.model, slots(&asked.graph));
         let carried = vec![None; asked.graph.len()];
