@@ -14,3 +14,8 @@ pub mod fuzzing;
 
 #[allow(clippy::disallowed_types, reason = "it reports how long starting takes")]
 pub mod cli;
+
+/// The examples of the page compile.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/adding-a-policy.md")]
+struct AddingAPolicy;

@@ -3,7 +3,8 @@
 //! not use a clock, threads, I/O, payloads or randomness, nor depend on the iteration order of a hash map.
 //! Production, the simulator and the tests run this same code.
 //!
-//! `router` chooses the device, and so the core, of each request. `examples/driver.rs` is a complete driver.
+//! `router` chooses the device, and so the core, of each request. `examples/driver.rs` is a complete driver,
+//! `examples/policy.rs` a policy of another crate.
 //!
 //! Imports go down this list only:
 //!

@@ -7,6 +7,7 @@
 //! Which requests meet in a batch does, so the policies' actions are asserted over many combinations.
 
 mod combinations;
+mod custom;
 mod exits;
 mod failures;
 mod networks;

@@ -3,6 +3,7 @@
 use std::{fs, os::unix::fs::symlink, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use paternoster_config::CustomPolicies;
 use paternoster_engine::onnxruntime::Runtime;
 use paternoster_executor::{InferError, InferRequest, ModelHandle, Pool, PoolOptions, Response, ResponseFuture};
 use paternoster_model::{Dims, InputTensor};
@@ -18,7 +19,7 @@ const BURST: u32 = 6;
 /// Percentage of requests that are cancelled.
 const CANCELLED_PERCENT: u32 = 15;
 /// Time limit of waits. A pool that does not answer for so long has lost a request; the test fails instead of hanging.
-const NEVER_SO_LONG: Duration = Duration::from_secs(120);
+pub(crate) const NEVER_SO_LONG: Duration = Duration::from_secs(120);
 
 /// A repeatable sequence of pseudo-random numbers.
 pub(crate) struct Noise(u64);
@@ -94,13 +95,24 @@ impl Place {
 
     /// Loads the model with a configuration on a pool of two lanes.
     pub(crate) async fn serve(&self, runtime: &Runtime, yaml: &str, context: &str) -> Served {
+        self.serve_with(runtime, yaml, CustomPolicies::default(), context).await
+    }
+
+    /// Does the same on a server that knows these policies of other crates.
+    pub(crate) async fn serve_with(
+        &self,
+        runtime: &Runtime,
+        yaml: &str,
+        custom_policies: CustomPolicies,
+        context: &str,
+    ) -> Served {
         let repository = tempfile::tempdir_in(self.root.path()).expect("a folder");
         let version = repository.path().join("model/1");
         fs::create_dir_all(&version).expect("a folder");
         fs::write(repository.path().join("model/model.yaml"), yaml).expect("a file");
         symlink(&self.program, version.join("model.onnx")).expect("a link");
         let pool = Pool::start(&PoolOptions { cpu_lanes: 2, ..PoolOptions::default() }).expect("threads start");
-        let options = Options::on_request(repository.path().to_owned());
+        let options = Options { custom_policies, ..Options::on_request(repository.path().to_owned()) };
         let loader = Arc::new(PoolLoader::new(Arc::clone(&pool), Ok(runtime.clone())));
         let repository = Repository::start(options, loader).await.expect("the folder is readable");
         if let Err(refused) = repository.load("model", Overrides::default()).await {
