@@ -69,7 +69,8 @@ def measure(program, models, name, given):
             for one in called(program, "bench", *words, *named, *load)["loads"]:
                 for measured in one["policies"]:
                     total = measured["total"]
-                    share = total["goodput_per_s"] / total["requests_per_s"]
+                    # A round may be so short that nothing is answered in it.
+                    share = total["goodput_per_s"] / (total["requests_per_s"] or 1)
                     times = [f"{total[f'{figure}_ms']:.3g}" for figure in ("mean", "p50", "p99")]
                     rate = f"{total['requests_per_s']:.4g}"
                     shown(name, one["load"], *name_of(measured["policy"]), rate, *times, f"{share:.1%}", f"{objective_ms:.3g}")
