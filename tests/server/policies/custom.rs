@@ -1,19 +1,44 @@
-//! A policy of another crate, registered under a name that the model's configuration gives.
+//! A policy of another crate, this one, registered under a name that the model's configuration gives. It knows no more
+//! than the public interface of `paternoster-batching`.
 
 use std::{collections::VecDeque, sync::Arc};
 
-use paternoster_batching::CustomPolicy;
+use paternoster_batching::{BatchLimits, BatchPolicy, CustomPolicy, Decision, Ns, PolicyKnobs, View};
 use paternoster_config::CustomPolicies;
 use paternoster_executor::InferRequest;
 use paternoster_model::DataType;
 use paternoster_onnx::{Model, PortDim, build::Graph};
-use paternoster_testing::{pairs::Pairs, runtime::runtime};
+use paternoster_testing::runtime::runtime;
 use tokio::time::timeout;
 
 use crate::policies::rig::{NEVER_SO_LONG, Place, tensor, values};
 
 /// Number of requests, even.
 const REQUESTS: u8 = 8;
+
+/// Time that a request waits for another: an hour.
+const PATIENCE_NS: Ns = 3_600_000_000_000;
+
+/// Launches two requests together, and one alone only after a long wait.
+#[derive(Clone, Copy, Debug)]
+struct Pairs;
+
+impl PolicyKnobs for Pairs {
+    fn start(&self, _: BatchLimits) -> Box<dyn BatchPolicy> {
+        Box::new(*self)
+    }
+}
+
+impl BatchPolicy for Pairs {
+    fn board(&mut self, view: &View<'_>) -> Decision {
+        let Some(waiting) = view.sub_queues().next() else { return Decision::Nothing };
+        let due = waiting.oldest_arrival().map_or(0, |arrived| arrived + PATIENCE_NS);
+        if waiting.requests().nth(1).is_none() && view.now() < due {
+            return Decision::Wait(due);
+        }
+        waiting.candidates().launch(2)
+    }
+}
 
 /// `y` = 2 `x`, for one number a row.
 fn double() -> Model {

@@ -116,8 +116,8 @@ impl FromSettings for DiversityKnobs {
         let given_operator = switch("operator", operator.as_ref(), |own| own.is_on)?;
         let given_load = switch("load", load.as_ref(), |own| own.is_on)?;
         if let (Some((true, _)), Some((true, place))) = (&given_input, &given_load) {
-            let message = "'batching.diversity.input' and 'batching.diversity.load' are both on, but groups that run in \
-                           parallel already take load diversity (DVABatch section 7.2): expected one of the two";
+            let message = "'batching.diversity.input' and 'batching.diversity.load' are both on, but groups that run \
+                           in parallel already take load diversity (DVABatch section 7.2): expected one of the two";
             return Err(KnobRefusal::new(place, message));
         }
         if let Some((true, place)) = &given_input
