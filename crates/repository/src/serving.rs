@@ -18,7 +18,7 @@ use super::{
 /// Every model that was ever loaded, by name.
 #[derive(Debug, Default)]
 pub(super) struct Serving {
-    pub(super) models: HashMap<String, Served>,
+    pub(super) models: HashMap<Arc<str>, Arc<Served>>,
     /// Whether other models may be loaded at startup, because stores are still being listed.
     pub(super) is_listing: bool,
     /// Whether headers decide which version of some model answers.
@@ -111,12 +111,12 @@ impl Serving {
                 ResolveError::UnknownModel { name }
             });
         };
-        let Served { ready, unready, is_loading, is_on_demand, .. } = served;
+        let Served { ready, unready, is_loading, is_on_demand, .. } = &**served;
         if ready.is_empty() && *is_on_demand {
             return Err(ResolveError::NotLoaded { name: name.to_owned() });
         }
         let Some(wanted) = wanted else {
-            let latest = ready.last().map(|version| (served, version));
+            let latest = ready.last().map(|version| (&**served, version));
             return latest.ok_or_else(|| match is_loading {
                 true => ResolveError::Loading { name: name.to_owned() },
                 false => ResolveError::NoAvailableVersion { name: name.to_owned() },
@@ -124,7 +124,7 @@ impl Serving {
         };
         let are_versions_known = !(*is_loading && ready.is_empty() && unready.is_empty());
         let found = ready.iter().find(|version| version.spec().version == wanted);
-        found.map(|version| (served, version)).ok_or_else(|| {
+        found.map(|version| (&**served, version)).ok_or_else(|| {
             let name = name.to_owned();
             match unready.contains(&wanted) {
                 true => ResolveError::UnreadyVersion { name, version: wanted },
@@ -137,7 +137,7 @@ impl Serving {
     /// Returns all ready versions, by name and version.
     pub(super) fn all(&self) -> Vec<Arc<ModelVersion>> {
         let mut models: Vec<_> = self.models.iter().collect();
-        models.sort_by_key(|(name, _)| name.as_str());
+        models.sort_by_key(|(name, _)| *name);
         models.into_iter().flat_map(|(_, versions)| versions.ready.iter().cloned()).collect()
     }
 }

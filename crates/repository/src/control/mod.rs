@@ -175,7 +175,7 @@ impl Control {
 
     pub(crate) fn publish(&self) {
         // Built and stored under the lock, so that the newer of two concurrent changes is published last.
-        let table = self.table.lock();
+        let mut table = self.table.lock();
         let old = self.serving.swap(Arc::new(table.serving()));
         drop(table);
         drop(old);

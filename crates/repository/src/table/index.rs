@@ -40,7 +40,7 @@ impl Table {
     /// is not in `on_disk` has no directory, and leaves the index once it is unloaded.
     pub(crate) fn index(&self, ready_only: bool, on_disk: &BTreeSet<String>, all_seen: bool) -> Vec<IndexEntry> {
         let mut entries = Vec::new();
-        for (name, model) in &self.models {
+        for (name, model) in self.models.iter() {
             if all_seen && !on_disk.contains(name) && model.is_idle() {
                 continue;
             }

@@ -2,16 +2,15 @@
 //! `residents` has what loaded models take, and which of them may leave.
 
 mod index;
+mod models;
 mod residents;
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use paternoster_pipeline::WeakServable;
 
 pub use self::index::IndexEntry;
+use self::models::Models;
 pub(super) use self::residents::{Footprint, Measured};
 use super::{
     ModelVersion,
@@ -26,7 +25,7 @@ const MAX_MODELS: usize = 10_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    models: BTreeMap<String, Model>,
+    models: Models,
     /// Whether startup models are still being loaded.
     starting: bool,
     /// Whether stores are still being listed, so that the names of the startup models are not known yet.
@@ -88,6 +87,19 @@ impl Model {
         self.expected || self.versions.values().any(|state| matches!(state, State::Loading))
     }
 
+    /// Returns what requests read of it. `is_loading`: whether its versions may be unknown.
+    fn served(&self, is_loading: bool) -> Served {
+        let (is_on_demand, usage) = (self.is_on_demand, Arc::clone(&self.usage));
+        let mut served = Served { is_loading, is_on_demand, usage, ..Served::default() };
+        for (number, state) in &self.versions {
+            match state {
+                State::Ready { version, .. } if !self.is_draining => served.ready.push(version.clone()),
+                _ => served.unready.push(*number),
+            }
+        }
+        served
+    }
+
     fn complete(&self) -> bool {
         self.fault.is_none() && self.serves() && self.versions.values().all(State::is_healthy)
     }
@@ -99,14 +111,14 @@ impl Table {
     pub(super) fn begin_start<'n>(&mut self, names: impl IntoIterator<Item = &'n str>, is_listing: bool) {
         (self.starting, self.is_listing) = (true, is_listing);
         for name in names {
-            self.models.entry(name.to_owned()).or_default().expected = true;
+            self.models.entry(name).expected = true;
         }
     }
 
     /// Marks the end of startup. A marked model that no longer exists is forgotten.
     pub(super) fn end_start(&mut self) {
         self.starting = false;
-        self.models.retain(|_, model| !std::mem::take(&mut model.expected));
+        self.models.retain(|model| !std::mem::take(&mut model.expected));
     }
 
     pub(super) fn is_starting(&self) -> bool {
@@ -118,7 +130,7 @@ impl Table {
     /// `wanted` says whether readiness waits for the model from now on. If not, it depends on the model as before.
     pub(super) fn begin(&mut self, name: &str, versions: &[i64], wanted: bool) {
         self.make_room();
-        let model = self.models.entry(name.to_owned()).or_default();
+        let model = self.models.entry(name);
         model.wanted |= wanted;
         (model.expected, model.fault) = (false, None);
         for version in versions {
@@ -132,7 +144,7 @@ impl Table {
     /// Limits the number of models that are remembered although nothing of them is loaded.
     fn make_room(&mut self) {
         if self.models.len() >= MAX_MODELS {
-            self.models.retain(|_, model| !model.is_dispensable());
+            self.models.retain(|model| !model.is_dispensable());
         }
     }
 
@@ -150,7 +162,7 @@ impl Table {
         if self.closed {
             return results.into_iter().filter_map(|(_, result)| result.ok()).collect();
         }
-        let model = self.models.entry(name.to_owned()).or_default();
+        let model = self.models.entry(name);
         let failures = results
             .iter()
             .filter_map(|(version, result)| result.as_ref().err().map(|reason| format!("version {version}: {reason}")));
@@ -185,7 +197,7 @@ impl Table {
     /// `asked` says whether readiness waits for the model; otherwise it only appears in the index.
     pub(super) fn refuse(&mut self, name: &str, reason: &str, asked: bool) {
         self.make_room();
-        let model = self.models.entry(name.to_owned()).or_default();
+        let model = self.models.entry(name);
         model.wanted |= asked;
         model.expected = false;
         if !model.serves() {
@@ -204,7 +216,7 @@ impl Table {
     /// ## (Ready | Failed) => Unloaded: two repositories have the model, and neither copy is served
     pub(super) fn conflict(&mut self, name: &str, reason: &str, asked: bool) -> Retired {
         let retired = self.unload(name);
-        let model = self.models.entry(name.to_owned()).or_default();
+        let model = self.models.entry(name);
         (model.wanted, model.expected, model.fault) = (asked, false, Some(reason.to_owned()));
         retired
     }
@@ -212,7 +224,7 @@ impl Table {
     /// ## (Ready | Failed) => Unloaded
     pub(super) fn unload(&mut self, name: &str) -> Retired {
         let mut retired = Retired::new();
-        if let Some(model) = self.models.get_mut(name) {
+        if let Some(model) = self.models.change(name) {
             (model.wanted, model.expected, model.fault, model.footprint) = (false, false, None, None);
             model.is_draining = false;
             for state in model.versions.values_mut() {
@@ -227,7 +239,7 @@ impl Table {
     pub(super) fn make_way(&mut self, name: &str) -> Retired {
         let wanted = self.models.get(name).is_some_and(|model| model.wanted);
         let retired = self.unload(name);
-        if let Some(model) = self.models.get_mut(name) {
+        if let Some(model) = self.models.change(name) {
             model.wanted = wanted;
         }
         retired
@@ -272,13 +284,13 @@ impl Table {
     /// Lets requests load these models from now on.
     pub(super) fn offer<'n>(&mut self, names: impl IntoIterator<Item = &'n str>) {
         for name in names {
-            self.models.entry(name.to_owned()).or_default().is_on_demand = true;
+            self.models.entry(name).is_on_demand = true;
         }
     }
 
     /// Records whether the directory of a model says that it takes texts.
     pub(super) fn announce(&mut self, name: &str, takes_texts: bool) {
-        if let Some(model) = self.models.get_mut(name) {
+        if let Some(model) = self.models.change(name) {
             model.takes_texts = takes_texts;
         }
     }
@@ -293,7 +305,7 @@ impl Table {
 
     /// Forgets that requests load a model, because it has no directory any more.
     pub(super) fn withdraw(&mut self, name: &str) {
-        if let Some(model) = self.models.get_mut(name) {
+        if let Some(model) = self.models.change(name) {
             model.is_on_demand = false;
         }
     }
@@ -315,20 +327,9 @@ impl Table {
         self.is_open() && self.models.values().all(|model| !model.wanted || model.complete())
     }
 
-    pub(super) fn serving(&self) -> Serving {
-        let models = self.models.iter().map(|(name, model)| {
-            let is_loading = self.starting && model.is_loading();
-            let (is_on_demand, usage) = (model.is_on_demand, Arc::clone(&model.usage));
-            let mut served = Served { is_loading, is_on_demand, usage, ..Served::default() };
-            for (number, state) in &model.versions {
-                match state {
-                    State::Ready { version, .. } if !model.is_draining => served.ready.push(version.clone()),
-                    _ => served.unready.push(*number),
-                }
-            }
-            (name.clone(), served)
-        });
-        let models: HashMap<_, _> = models.collect();
+    /// Returns the snapshot that requests read.
+    pub(super) fn serving(&mut self) -> Serving {
+        let models = self.models.serving(self.starting);
         let reads_headers =
             models.values().any(|served| served.rollout().is_some_and(|rollout| rollout.reads_headers()));
         Serving { models, is_listing: self.is_listing, reads_headers }

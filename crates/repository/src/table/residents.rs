@@ -31,7 +31,7 @@ pub(crate) struct Measured {
 impl Table {
     /// Records what a model that has just been loaded takes.
     pub(crate) fn settle(&mut self, name: &str, footprint: Footprint, measured: Measured) {
-        if let Some(model) = self.models.get_mut(name).filter(|model| model.serves()) {
+        if let Some(model) = self.models.change(name).filter(|model| model.serves()) {
             model.footprint = Some(footprint);
             model.measured = Some(measured);
         }
@@ -61,7 +61,7 @@ impl Table {
     /// Lets a loaded model take no further requests, which wait as if it were unloaded, or take them again. Returns
     /// whether that is a change.
     pub(crate) fn drain(&mut self, name: &str, is_draining: bool) -> bool {
-        let model = self.models.get_mut(name).filter(|model| model.serves() && model.is_draining != is_draining);
+        let model = self.models.change(name).filter(|model| model.serves() && model.is_draining != is_draining);
         model.map(|model| model.is_draining = is_draining).is_some()
     }
 
