@@ -7,10 +7,13 @@ use paternoster_model::{CellId, unfold::Unfolded};
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use rand_distr::{Distribution, Exp, LogNormal};
 
-use super::cellular::{cell, cellular, core, paper, request};
+use super::{
+    cellular::{cell, cellular, core, paper, request},
+    driver::{Driver, Due, drives},
+};
 use crate::{
-    Action, CellKnobs, CellularKnobs, ChunkKnobs, Core, CostPoint, CostTable, End, Event, Knobs, LaneKnobs,
-    LazyCellKnobs, Ns, Policy, ReqId, SegmentKnobs, Task,
+    Action, CellKnobs, CellularKnobs, ChunkKnobs, CostPoint, CostTable, End, Event, Knobs, LaneKnobs, LazyCellKnobs,
+    Ns, Policy, ReqId, SegmentKnobs, Task,
 };
 
 /// Of a task, of each of its steps, and of each row of a step, as an LSTM on a CPU.
@@ -40,55 +43,57 @@ fn knobs(chunks: Option<ChunkKnobs>, change: impl FnOnce(&mut CellularKnobs)) ->
 }
 
 struct World {
-    core: Core,
-    now: Ns,
-    running: Option<(Ns, Task)>,
+    driver: Driver,
     sent: BTreeMap<ReqId, Ns>,
     /// Rows and steps of each task.
     tasks: Vec<(u32, Vec<u32>)>,
     latencies: Vec<(End, Ns)>,
     /// How many of the first tasks of several steps take three times as long.
-    cold: usize,
+    cold: u64,
 }
+
+drives!(World);
 
 impl World {
     fn new(knobs: Knobs) -> Self {
-        let core = core(knobs, 1, LaneKnobs::default());
-        Self { core, now: 0, running: None, sent: BTreeMap::new(), tasks: Vec::new(), latencies: Vec::new(), cold: 0 }
+        let driver = Driver { core: core(knobs, 1, LaneKnobs::default()), ..Driver::default() };
+        Self { driver, sent: BTreeMap::new(), tasks: Vec::new(), latencies: Vec::new(), cold: 0 }
     }
 
     fn step(&mut self, event: Event<'_>) {
-        for action in self.core.step(self.now, event) {
+        for action in self.driver.act(event) {
             match action {
                 Action::Launch(task) => {
                     let steps: Vec<u32> = task.rows.iter().map(|row| row.count).collect();
                     let longest = steps.iter().copied().max().unwrap_or(1);
                     assert_eq!(task.row_count(), steps.len() as u32);
-                    let is_cold = longest > 1 && self.tasks.len() < self.cold;
-                    let took_ns = run_ns(task.row_count(), longest) * if is_cold { 3 } else { 1 };
-                    self.running = Some((self.now + took_ns, task));
                     self.tasks.push((longest, steps));
                 }
-                Action::Finish { req, end } => self.latencies.push((end, self.now - self.sent[&req])),
+                Action::Finish { req, end } => self.latencies.push((end, self.driver.now - self.sent[&req])),
                 Action::WakeAt(_) => {}
                 other => panic!("nothing else happens: {other:?}"),
             }
         }
-        self.core.check().expect("nothing is broken");
     }
 
     fn arrive(&mut self, req: u64, steps: u32) {
-        self.sent.insert(ReqId(req), self.now);
+        self.sent.insert(ReqId(req), self.driver.now);
         self.step(Event::Arrived(request(req, vec![Unfolded::Steps(steps)])));
     }
 
     /// Lets the tasks end that do by then.
     fn pass(&mut self, until: Ns) {
-        while let Some((end, task)) = self.running.take_if(|(end, _)| *end <= until) {
-            self.now = end;
-            self.step(Event::Completed { task: task.id, rows: &[] });
+        let cold = self.cold;
+        let takes_ns = |task: &Task| {
+            let longest = task.rows.iter().map(|row| row.count).max().unwrap_or(1);
+            run_ns(task.row_count(), longest) * if longest > 1 && task.id.0 < cold { 3 } else { 1 }
+        };
+        while let Some(due) = self.driver.next(until, takes_ns) {
+            match due {
+                Due::End(task) => self.step(Event::Completed { task: task.id, rows: &[] }),
+                Due::Wake => self.step(Event::Wake),
+            }
         }
-        self.now = self.now.max(until);
     }
 
     fn longest(&self) -> Vec<u32> {
@@ -209,8 +214,8 @@ fn a_failed_task_runs_again_in_halves_of_the_same_steps() {
     world.arrive(0, 1);
     (1..4).for_each(|req| world.arrive(req, 8));
     world.pass(run_ns(1, 1));
-    let (_, task) = world.running.take().expect("it runs");
-    world.step(Event::Failed { task: task.id });
+    let task = world.running[0].1.id;
+    world.step(Event::Failed { task });
     world.pass(Ns::MAX / 2);
     assert_eq!(world.tasks[1..], [(8, vec![8, 8, 8]), (8, vec![8, 8]), (8, vec![8])]);
     assert!(world.latencies.iter().all(|(end, _)| *end == End::Completed));

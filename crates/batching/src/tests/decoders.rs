@@ -8,10 +8,13 @@ use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use rand_distr::{Distribution, Exp, LogNormal};
 use smallvec::SmallVec;
 
-use super::pool::arrival;
+use super::{
+    driver::{Driver, Due, drives},
+    pool::arrival,
+};
 use crate::{
-    Action, CellKnobs, CellularKnobs, Core, CostPoint, CostTable, End, Event, Knobs, LaneId, LaneKnobs, LazyCellKnobs,
-    ModelId, Ns, Policy, QueueingKnobs, ReqId, SegmentKnobs, StageKnobs, Task, WindowKnobs,
+    Action, CellKnobs, CellularKnobs, CostPoint, CostTable, End, Event, Knobs, LazyCellKnobs, Ns, Policy,
+    QueueingKnobs, ReqId, SegmentKnobs, StageKnobs, Task, WindowKnobs,
 };
 
 const MS: Ns = 1_000_000;
@@ -139,13 +142,10 @@ struct Shares {
 }
 
 struct World {
-    core: Core,
+    driver: Driver,
     model: Translator,
     is_graph: bool,
     objective_ns: Ns,
-    now: Ns,
-    running: Option<(Ns, Task)>,
-    wake: Option<Ns>,
     sent: BTreeMap<ReqId, (Ns, Sentence)>,
     ended: u64,
     late: u64,
@@ -154,32 +154,33 @@ struct World {
     latencies_ns: u128,
 }
 
+drives!(World);
+
 impl World {
     fn step(&mut self, event: Event<'_>) {
-        for action in self.core.step(self.now, event) {
+        for action in self.driver.act(event) {
             match action {
-                Action::Launch(task) => self.running = Some((self.now + self.took_ns(&task), task)),
                 Action::Finish { req, end } => {
                     let (arrived, _) = self.sent[&req];
                     if req.0 >= WARM_UP {
                         self.ended += 1;
                         self.refused += u64::from(matches!(end, End::Rejected(_)));
-                        let is_late = self.now > arrived + self.objective_ns;
+                        let is_late = self.driver.now > arrived + self.objective_ns;
                         self.late += u64::from(end == End::Completed && is_late);
                         if end == End::Completed {
                             self.completed += 1;
-                            self.latencies_ns += u128::from(self.now - arrived);
+                            self.latencies_ns += u128::from(self.driver.now - arrived);
                         }
                     }
                 }
-                Action::WakeAt(at) => self.wake = Some(at),
+                Action::Launch(_) | Action::WakeAt(_) => {}
                 other => panic!("nothing else happens: {other:?}"),
             }
         }
     }
 
     fn took_ns(&self, task: &Task) -> Ns {
-        let rows: u32 = task.rows.iter().map(|span| span.count).sum();
+        let rows = task.row_count();
         let sentences = || task.rows.iter().map(|span| self.sent[&span.req].1);
         let longest = |of: fn(Sentence) -> u32| sentences().map(of).max().unwrap_or(1);
         if self.is_graph {
@@ -190,7 +191,7 @@ impl World {
     }
 
     fn arrive(&mut self, req: u64, sentence: Sentence) {
-        self.sent.insert(ReqId(req), (self.now, sentence));
+        self.sent.insert(ReqId(req), (self.driver.now, sentence));
         let mut request = arrival(req);
         if self.is_graph {
             request.lengths = [sentence.words].into_iter().collect()
@@ -204,20 +205,20 @@ impl World {
     /// Lets everything happen that is due by then.
     fn pass(&mut self, until: Ns) {
         loop {
-            let end = self.running.as_ref().map(|&(end, _)| end);
-            let Some(due) = end.into_iter().chain(self.wake).min().filter(|due| *due <= until) else { break };
-            self.now = due;
-            if end != Some(due) {
-                self.wake = None;
-                self.step(Event::Wake);
-                continue;
-            }
-            let Some((_, task)) = self.running.take() else { break };
+            // One task runs at a time.
+            let takes_ns = self.running.first().map_or(0, |(_, task)| self.took_ns(task));
+            let task = match self.driver.next(until, |_| takes_ns) {
+                Some(Due::End(task)) => task,
+                Some(Due::Wake) => {
+                    self.step(Event::Wake);
+                    continue;
+                }
+                None => return,
+            };
             let outcomes: SmallVec<[RowOutcome; 64]> =
                 task.rows.iter().map(|span| self.outcome(&task, span.req, span.start)).collect();
             self.step(Event::Completed { task: task.id, rows: if self.is_graph { &[] } else { &outcomes } });
         }
-        self.now = until;
     }
 
     fn outcome(&self, task: &Task, req: ReqId, node: u32) -> RowOutcome {
@@ -234,13 +235,10 @@ fn offer(model: Translator, knobs: Knobs, rate: f64, sentences: impl IntoIterato
     let is_graph = !matches!(knobs.policy, Policy::Cellular(_));
     let objective_ns = knobs.objective_ns.expect("it has one");
     let mut world = World {
-        core: Core::new(),
+        driver: Driver::long(knobs, 1),
         model,
         is_graph,
         objective_ns,
-        now: 0,
-        running: None,
-        wake: None,
         sent: BTreeMap::new(),
         ended: 0,
         late: 0,
@@ -248,8 +246,6 @@ fn offer(model: Translator, knobs: Knobs, rate: f64, sentences: impl IntoIterato
         completed: 0,
         latencies_ns: 0,
     };
-    world.step(Event::ModelUp(ModelId(0), knobs));
-    world.step(Event::LaneUp(LaneId(0), LaneKnobs::default()));
     let mut at = 0.0;
     for ((req, sentence), gap) in (0..WARM_UP + COUNTED).zip(sentences).zip(gaps) {
         at += gap;

@@ -7,10 +7,14 @@ use std::collections::BTreeMap;
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use rand_distr::{Distribution, Exp, LogNormal};
 
-use super::{pool::arrival, ride::latencies};
+use super::{
+    driver::{Driver, Due, drives},
+    pool::arrival,
+    ride::latencies,
+};
 use crate::{
-    Action, Core, DiversityKnobs, Event, InputDiversity, Knobs, LaneId, LaneKnobs, ModelId, Ns, OperatorDiversity,
-    Policy, PolicyKind, QueueingKnobs, ReqId, Task, WindowKnobs,
+    Action, DiversityKnobs, Event, InputDiversity, Knobs, Ns, OperatorDiversity, Policy, PolicyKind, QueueingKnobs,
+    ReqId, Task, WindowKnobs,
 };
 
 const MS: Ns = 1_000_000;
@@ -56,10 +60,7 @@ struct Served {
 
 /// Requests on some lanes.
 struct Loop {
-    core: Core,
-    now: Ns,
-    running: Vec<(Ns, Task)>,
-    wake: Option<Ns>,
+    driver: Driver,
     /// Arrival times and lengths of the requests in flight.
     in_flight: BTreeMap<ReqId, (Ns, u32)>,
     took_ns: Times,
@@ -71,13 +72,16 @@ struct Loop {
     latencies_ns: Vec<Ns>,
 }
 
+drives!(Loop);
+
+fn took_ns(times: Times, task: &Task) -> Ns {
+    times(task.row_count(), task.bucket.class.0[0])
+}
+
 impl Loop {
     fn new(knobs: Knobs, lanes: u16, took_ns: Times) -> Self {
-        let mut new = Self {
-            core: Core::new(),
-            now: 0,
-            running: Vec::new(),
-            wake: None,
+        Self {
+            driver: Driver::long(knobs, lanes),
             in_flight: BTreeMap::new(),
             took_ns,
             answered: 0,
@@ -85,25 +89,15 @@ impl Loop {
             tokens: 0,
             padded: 0,
             latencies_ns: Vec::new(),
-        };
-        new.step(Event::ModelUp(ModelId(0), knobs));
-        for lane in 0..lanes {
-            new.step(Event::LaneUp(LaneId(lane), LaneKnobs::default()));
         }
-        new
     }
 
     fn is_over(&self) -> bool {
         self.answered >= WARM_UP + COUNTED
     }
 
-    /// Returns when something is due.
-    fn due(&self) -> Option<Ns> {
-        self.running.iter().map(|&(end, _)| end).chain(self.wake).min()
-    }
-
     fn served(mut self) -> Served {
-        let span_ns = self.now - self.counts_from.expect("it is warm");
+        let span_ns = self.driver.now - self.counts_from.expect("it is warm");
         self.latencies_ns.sort_unstable();
         let counted = self.latencies_ns.len();
         Served {
@@ -118,51 +112,40 @@ impl Loop {
     fn send(&mut self, req: u64, length: u32) {
         let mut request = arrival(req);
         request.lengths = [length].into_iter().collect();
-        self.in_flight.insert(request.req, (self.now, length));
+        self.in_flight.insert(request.req, (self.driver.now, length));
         self.step(Event::Arrived(request));
     }
 
-    /// Processes the next due event; of tasks that end together, the one launched first.
-    fn happen(&mut self) {
-        let ends = self.running.iter().enumerate().map(|(at, (end, task))| (*end, task.id, at)).min();
-        match (ends, self.wake) {
-            (Some((end, task, at)), wake) if wake.is_none_or(|wake| end <= wake) => {
-                self.now = end;
-                self.running.swap_remove(at);
-                self.step(Event::Completed { task, rows: &[] });
-            }
-            (_, Some(wake)) => {
-                (self.now, self.wake) = (wake, None);
-                self.step(Event::Wake);
-            }
-            (_, None) => panic!("requests wait and nothing is due"),
+    /// Processes what is due first, if it is by then. Returns whether there was anything.
+    fn happen(&mut self, until: Ns) -> bool {
+        let times = self.took_ns;
+        match self.driver.next(until, |task| took_ns(times, task)) {
+            Some(Due::End(task)) => self.step(Event::Completed { task: task.id, rows: &[] }),
+            Some(Due::Wake) => self.step(Event::Wake),
+            None => return false,
         }
+        true
     }
 
     fn step(&mut self, event: Event<'_>) {
-        for action in self.core.step(self.now, event) {
+        for action in self.driver.act(event) {
             match action {
-                Action::Launch(task) => {
-                    let rows: u32 = task.rows.iter().map(|span| span.count).sum();
-                    let length = task.bucket.class.0[0];
-                    if self.counts_from.is_some() {
-                        self.padded += u64::from(rows * length);
-                        let own = task.rows.iter().map(|span| u64::from(self.in_flight[&span.req].1));
-                        self.tokens += own.sum::<u64>();
-                    }
-                    self.running.push((self.now + (self.took_ns)(rows, length), task));
+                Action::Launch(task) if self.counts_from.is_some() => {
+                    self.padded += u64::from(task.row_count() * task.bucket.class.0[0]);
+                    let own = task.rows.iter().map(|span| u64::from(self.in_flight[&span.req].1));
+                    self.tokens += own.sum::<u64>();
                 }
                 Action::Finish { req, .. } => {
                     let (arrived, _) = self.in_flight.remove(&req).expect("it is in flight");
                     self.answered += 1;
                     if self.counts_from.is_some() {
-                        self.latencies_ns.push(self.now - arrived);
+                        self.latencies_ns.push(self.driver.now - arrived);
                     }
                     if self.answered == WARM_UP {
-                        self.counts_from = Some(self.now);
+                        self.counts_from = Some(self.driver.now);
                     }
                 }
-                Action::WakeAt(at) => self.wake = Some(at),
+                Action::Launch(_) | Action::WakeAt(_) => {}
                 other => panic!("nothing else happens: {other:?}"),
             }
         }
@@ -178,7 +161,7 @@ fn serve(knobs: Knobs, lanes: u16, in_flight: usize, lengths: impl IntoIterator<
             let (req, length) = lengths.next().expect("there is no end of them");
             played.send(req, length);
         }
-        played.happen();
+        assert!(played.happen(Ns::MAX), "requests wait and nothing is due");
     }
     played.served()
 }
@@ -190,13 +173,10 @@ fn offer(knobs: Knobs, lanes: u16, rate: f64, lengths: impl IntoIterator<Item = 
     let mut at = 0.0;
     for ((req, length), gap) in (0..).zip(lengths).zip(gaps) {
         at += gap;
-        while played.due().is_some_and(|due| due <= at as Ns) {
-            played.happen();
-        }
+        while played.happen(at as Ns) {}
         if played.is_over() {
             break;
         }
-        played.now = at as Ns;
         played.send(req, length);
     }
     played.served()

@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 
 use paternoster_model::{CellId, unfold::Unfolded};
 
-use super::cellular::{cell, cellular, core, request};
-use crate::{Action, Core, CostPoint, CostTable, Event, Knobs, LaneKnobs, Ns, ReqId, SegmentKnobs, StageKnobs, Task};
+use super::{
+    cellular::{cell, cellular, request},
+    driver::{Driver, Due, drives},
+};
+use crate::{Action, CostPoint, CostTable, Event, Knobs, Ns, ReqId, SegmentKnobs, StageKnobs, Task};
 
 const US: Ns = 1_000;
 const MS: Ns = 1_000_000;
@@ -45,11 +48,8 @@ impl Model {
 }
 
 struct World {
-    core: Core,
+    driver: Driver,
     model: Model,
-    now: Ns,
-    /// The running task, and when it ends.
-    running: Option<(Ns, Task)>,
     decoders: u64,
     decoded: u64,
     /// Newcomers that wait, and when they came.
@@ -57,12 +57,13 @@ struct World {
     waits_ns: Vec<Ns>,
 }
 
+drives!(World);
+
 impl World {
     /// Creates a world in which decoders have run for a while.
     fn with(model: Model, decoders: u64) -> Self {
-        let core = core(model.knobs(), 1, LaneKnobs::default());
-        let (sent, waits_ns) = (BTreeMap::new(), Vec::new());
-        let mut world = Self { core, model, now: 0, running: None, decoders, decoded: 0, sent, waits_ns };
+        let driver = Driver::long(model.knobs(), 1);
+        let mut world = Self { driver, model, decoders, decoded: 0, sent: BTreeMap::new(), waits_ns: Vec::new() };
         (0..decoders).for_each(|req| world.arrive(req, STEPS));
         let mut boarded = 0;
         while boarded < decoders as usize {
@@ -76,15 +77,11 @@ impl World {
     }
 
     fn step(&mut self, event: Event<'_>) {
-        for action in self.core.step(self.now, event) {
+        for action in self.driver.act(event) {
             match action {
-                Action::Launch(task) => {
-                    if task.cell == CellId(0) {
-                        let sent = task.rows.iter().filter_map(|row| self.sent.remove(&row.req));
-                        self.waits_ns.extend(sent.map(|sent| self.now - sent));
-                    }
-                    let took_ns = self.model.took_ns(task.cell, task.rows.len() as u32);
-                    self.running = Some((self.now + took_ns, task));
+                Action::Launch(task) if task.cell == CellId(0) => {
+                    let sent = task.rows.iter().filter_map(|row| self.sent.remove(&row.req));
+                    self.waits_ns.extend(sent.map(|sent| self.driver.now - sent));
                 }
                 Action::Finish { req, .. } => self.decoded += u64::from(req.0 < self.decoders),
                 _ => {}
@@ -96,12 +93,18 @@ impl World {
         self.step(Event::Arrived(request(req, vec![Unfolded::Steps(1), Unfolded::Steps(steps)])));
     }
 
+    /// Lets the running task end if it does by then, and returns it.
+    fn end_by(&mut self, until: Ns) -> Option<Task> {
+        let Due::End(task) = self.driver.next(until, |task| self.model.took_ns(task.cell, task.row_count()))? else {
+            panic!("nothing waits for a time")
+        };
+        self.step(Event::Completed { task: task.id, rows: &[] });
+        Some(task)
+    }
+
     /// Lets the running task end, and returns it.
     fn end(&mut self) -> Task {
-        let (end, task) = self.running.take().expect("a task is running");
-        self.now = end;
-        self.step(Event::Completed { task: task.id, rows: &[] });
-        task
+        self.end_by(Ns::MAX).expect("a task is running")
     }
 
     /// Lets newcomers arrive in the middle of tasks until the decoders have ended, one after each of these times.
@@ -112,14 +115,15 @@ impl World {
         });
         let (mut next, mut req) = (newcomers.next(), self.decoders);
         while self.decoded < self.decoders {
-            let end = self.running.as_ref().map_or(Ns::MAX, |(end, _)| *end);
-            if let Some(at) = next.filter(|at| *at < end) {
-                self.now = at;
+            let Some(at) = next else {
+                self.end();
+                continue;
+            };
+            // A task that ends when one comes ends first.
+            if self.end_by(at).is_none() {
                 self.sent.insert(ReqId(req), at);
                 self.arrive(req, FEW);
                 (next, req) = (newcomers.next(), req + 1);
-            } else {
-                self.end();
             }
         }
     }

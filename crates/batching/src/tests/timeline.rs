@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use paternoster_model::{CellId, Next, RowOutcome};
 
 use super::{
-    driver::{Driver, drives},
+    driver::{Driver, Due, drives},
     pool::arrival,
 };
 use crate::{
@@ -92,37 +92,24 @@ impl Timeline {
 
     /// Advances time; everything due at `until` has happened then.
     pub(super) fn pass_to(&mut self, until: Ns) {
-        loop {
-            let lands =
-                self.ends().min().filter(|&(ends, _)| ends <= until && self.wake.is_none_or(|wake| ends <= wake));
-            if let Some((ends, lane)) = lands {
-                self.now = ends;
-                self.land(lane);
-            } else if self.pass(until) {
-                self.act(Event::Wake);
-            } else {
-                return;
+        while let Some(due) = self.driver.next(until, self.takes_ns) {
+            match due {
+                Due::End(task) => self.land(&task),
+                Due::Wake => self.act(Event::Wake),
             }
         }
-    }
-
-    /// Iterates over the running tasks: when each ends, and on which lane.
-    fn ends(&self) -> impl Iterator<Item = (Ns, LaneId)> {
-        self.running.iter().map(|(launched, task)| (launched + (self.takes_ns)(task), task.lane))
     }
 
     /// Advances time until every request has ended.
     pub(super) fn run_out(&mut self) {
         while self.driver.ends.len() < self.arrivals.len() {
-            let ends = self.ends().map(|(ends, _)| ends);
+            let ends = self.running.iter().map(|(launched, task)| launched + (self.takes_ns)(task));
             let next = ends.chain(self.wake).min().expect("requests wait, and nothing will ever happen");
             self.pass_to(next);
         }
     }
 
-    fn land(&mut self, lane: LaneId) {
-        let on_lane = self.running.iter().find(|(_, task)| task.lane == lane);
-        let Some((_, task)) = on_lane.cloned() else { return };
+    fn land(&mut self, task: &Task) {
         let mut outcomes = Vec::new();
         for span in &task.rows {
             let repeats = self.repeats.get_mut(&(task.cell, span.req)).filter(|times| **times > 0);
