@@ -1,6 +1,6 @@
 //! The server and its commands as a whole: the front ends, engines and policies on real models, profiles, and bench.
 //!
-//! One program, because each would link everything. What must be alone in a process is beside this folder.
+//! One program, because each would link everything.
 
 mod bench;
 mod external_weights;
@@ -8,4 +8,3 @@ mod grpc;
 mod openvino;
 mod policies;
 mod profile;
-mod wire_size;

@@ -134,7 +134,7 @@ fn hostile_requests_allocate_no_more_than_they_are_worth() {
 
 #[test]
 fn measured_requests_allocate_no_more_than_they_are_worth() {
-    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/infer");
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/corpus/infer");
     let mut seen = 0;
     for entry in fs::read_dir(directory).expect("the corpus is part of the sources") {
         let path = entry.expect("a readable directory").path();
