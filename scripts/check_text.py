@@ -20,7 +20,7 @@ WIDTH = 120
 #: Patterns of comments, by file suffix. Pages are prose too.
 COMMENTS = {".rs": r"//[/!]?(?: |$)", ".cu": r"//(?: |$)", ".h": r"//(?: |$)", ".py": r"#:?(?: |$)"}
 #: Folders of recorded or generated files.
-NOT_PROSE = ("tests/corpus/", "tests/data/", "proptest-regressions/", "crates/batching/proptest-regressions/", "proto/", "crates/onnx/proto/")
+NOT_PROSE = ("tests/corpus/", "tests/data/", "crates/batching/proptest-regressions/", "crates/wire/proptest-regressions/", "proto/", "crates/onnx/proto/")
 LINK = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^)\s]+)\)")
 ANCHOR = re.compile(r'<a id="([^"]+)">')
 LONE_LINK = re.compile(r"(?:[-*] )?" + LINK.pattern)
