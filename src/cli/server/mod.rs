@@ -94,6 +94,53 @@ fn start_tracer(choice: TraceChoice) -> Result<Tracer, StartError> {
     Ok(Tracer::start(TraceOptions { settings, file, export })?)
 }
 
+/// Returns what the metrics port says of all of a server.
+fn metrics_of(
+    args: &ServeArgs,
+    pool: &Arc<Pool>,
+    repository: &Arc<Repository>,
+    tracer: &Tracer,
+    clients: Option<Arc<Clients>>,
+    budgets: &Budgets,
+) -> Result<Metrics, StartError> {
+    let (loaded, counting) = (Arc::clone(repository), Arc::clone(pool));
+    let versions = move || {
+        counting.count_meta_operations();
+        loaded_versions(&loaded)
+    };
+    let metrics = Metrics::new(versions, Arc::clone(pool.stats()), budgets.clone())?;
+    let residency = {
+        let repository = Arc::clone(repository);
+        move || repository.residency()
+    };
+    let metrics = metrics.with_repository(repository.stats(), residency)?.with_traces(tracer.stats())?;
+    let metrics = match repository.response_cache().cloned() {
+        Some(cache) => {
+            let limit_bytes = cache.limit_bytes();
+            metrics.with_response_cache(move || cache.bytes(), limit_bytes)?
+        }
+        None => metrics,
+    };
+    let metrics = match clients {
+        Some(clients) => {
+            let counting = Arc::clone(&clients);
+            metrics.with_clients(move || clients.present(), move || counting.waits())?
+        }
+        None => metrics,
+    };
+    let metrics = if pool.has_rate_limiter() {
+        let reading = Arc::clone(pool);
+        metrics.with_rate_limiter(move || reading.resources())?
+    } else {
+        metrics
+    };
+    Ok(metrics.with_machine(MachineMetrics {
+        cpu: args.http.allow_cpu_metrics,
+        cards: args.http.allow_gpu_metrics.then(|| watched_cards(pool)).flatten(),
+        interval: Duration::from_millis(u64::from(args.http.metrics_interval_ms)),
+    })?)
+}
+
 /// A running server. Dropping it ends it at once.
 #[derive(Debug)]
 pub(super) struct Server {
@@ -165,42 +212,7 @@ impl Server {
         }
         if args.http.allow_metrics {
             let endpoint = args.metrics_address().at(args.http.metrics_port);
-            let (loaded, counting) = (Arc::clone(repository), Arc::clone(&pool));
-            let versions = move || {
-                counting.count_meta_operations();
-                loaded_versions(&loaded)
-            };
-            let metrics = Metrics::new(versions, Arc::clone(pool.stats()), budgets.clone())?;
-            let residency = {
-                let repository = Arc::clone(repository);
-                move || repository.residency()
-            };
-            let metrics = metrics.with_repository(repository.stats(), residency)?.with_traces(tracer.stats())?;
-            let metrics = match repository.response_cache().cloned() {
-                Some(cache) => {
-                    let limit_bytes = cache.limit_bytes();
-                    metrics.with_response_cache(move || cache.bytes(), limit_bytes)?
-                }
-                None => metrics,
-            };
-            let metrics = match clients {
-                Some(clients) => {
-                    let counting = Arc::clone(&clients);
-                    metrics.with_clients(move || clients.present(), move || counting.waits())?
-                }
-                None => metrics,
-            };
-            let metrics = if pool.has_rate_limiter() {
-                let reading = Arc::clone(&pool);
-                metrics.with_rate_limiter(move || reading.resources())?
-            } else {
-                metrics
-            };
-            let metrics = metrics.with_machine(MachineMetrics {
-                cpu: args.http.allow_cpu_metrics,
-                cards: args.http.allow_gpu_metrics.then(|| watched_cards(&pool)).flatten(),
-                interval: Duration::from_millis(u64::from(args.http.metrics_interval_ms)),
-            })?;
+            let metrics = metrics_of(args, &pool, repository, &tracer, clients, &budgets)?;
             let metrics = Arc::new(metrics);
             http_config.metrics = Some(Arc::clone(&metrics));
             let started = HttpServer::start_metrics(endpoint, metrics, budgets.metrics_connections).await;

@@ -117,12 +117,7 @@ impl SlotTable {
                 if member.span.count > left {
                     return Err(format!("{id:?}: {req:?} has {left} steps from node {number} on: {:?}", member.span));
                 }
-                let steps = match planted {
-                    Some(Planted::StepTooMany) if member.span.count > 1 => member.span.count + 1,
-                    Some(Planted::StepsForgotten) if at + 1 == job.members.len() => 1,
-                    Some(Planted::StepsOfOthers) => longest,
-                    _ => member.span.count,
-                };
+                let steps = steps_of(member.span.count, longest, at + 1 == job.members.len(), planted);
                 let last = token(member, number + steps - 1);
                 let mut value = before.map_or(START, |before| self.values[before as usize]);
                 for step in 0..steps - 1 {
@@ -136,20 +131,31 @@ impl SlotTable {
             }
             sources.push(own);
         }
-        let rows = writes.len() as u32;
-        let mut accesses = Vec::new();
-        let none_read = reads.is_empty();
-        if !none_read {
-            accesses.push(Access::read(self.buffer, BufferRows::List(reads.into())));
-        }
-        accesses.push(Access::write(self.buffer, BufferRows::List(writes.into())));
-        accesses.push(whole(out, rows));
+        let accesses = self.accesses(reads, writes, out);
         work.fan_in = sources.first().map_or(1, Vec::len) as u32;
         // First for the slots, then for the outputs.
         for _ in 0..2 {
             work.sources.extend(sources.iter().flatten().copied());
         }
         Ok((accesses, work))
+    }
+
+    /// Returns the accesses of a task that reads and writes these rows of the table, and writes as many outputs.
+    fn accesses(&self, reads: Vec<u32>, writes: Vec<u32>, out: BufferId) -> Vec<Access> {
+        let outputs = whole(out, writes.len() as u32);
+        let reads = (!reads.is_empty()).then(|| Access::read(self.buffer, BufferRows::List(reads.into())));
+        let writes = Access::write(self.buffer, BufferRows::List(writes.into()));
+        reads.into_iter().chain([writes, outputs]).collect()
+    }
+}
+
+/// Returns the steps that the device runs of a row that has `count` in its task: another number if that is planted.
+fn steps_of(count: u32, longest: u32, is_last: bool, planted: Option<Planted>) -> u32 {
+    match planted {
+        Some(Planted::StepTooMany) if count > 1 => count + 1,
+        Some(Planted::StepsForgotten) if is_last => 1,
+        Some(Planted::StepsOfOthers) => longest,
+        _ => count,
     }
 }
 

@@ -16,7 +16,7 @@ use std::{
 use paternoster_batching::{
     Action, Arrival, Core, DeviceLoad, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, ReqId, SharedStateMemory,
 };
-use paternoster_model::{Next, RowOutcome};
+use paternoster_model::{InSequence, Next, RowOutcome, unfold::Unfolded};
 use paternoster_observe::{MetaCounters, ModelStats, ObservedRequest, TaskRun, timeline::Timeline};
 use slab::Slab;
 
@@ -30,7 +30,7 @@ pub(super) use self::{
 use super::{
     ModelHandle,
     backend::Order,
-    cells::UnfoldedState,
+    cells::{JourneyMemory, UnfoldedState},
     clock::duration_ns,
     job::{Finished, Job, Outputs, TaskOutput},
     location::Location,
@@ -152,15 +152,8 @@ impl State {
             on_card: request.on_card,
             backlog: request.backlog,
         });
-        let unfolded_state = match &version.loaded.programs.0 {
-            Programs::Cells(cells) => {
-                let has_batch_axis = version.loaded.spec.has_batch_axis();
-                let sequence = request.sequence.clone();
-                let unfolded_state = UnfoldedState::new(cells, has_batch_axis, Arc::clone(&payload), &graph, sequence);
-                Some(Arc::new(unfolded_state.with_memory(memory.clone())))
-            }
-            Programs::Whole(_) | Programs::Cut(_) => None,
-        };
+        let sequence = request.sequence.clone();
+        let unfolded_state = unfolded_state(&version.loaded, &payload, &graph, sequence, memory.clone());
         let req = self.next_req();
         let location = match &current_shard {
             None => Location::Fixed(self.numbers.shard, req),
@@ -455,6 +448,19 @@ impl State {
     pub(super) fn record(&mut self, req: ReqId) -> Option<&mut Record> {
         self.requests.get_mut(place(req)).filter(|record| record.req == req)
     }
+}
+
+/// Returns the data between cells of a request, if its version runs cells.
+fn unfolded_state(
+    loaded: &ServedVersion,
+    payload: &Arc<Payload>,
+    graph: &[Unfolded],
+    sequence: Option<InSequence>,
+    memory: Option<Arc<JourneyMemory>>,
+) -> Option<Arc<UnfoldedState>> {
+    let Programs::Cells(cells) = &loaded.programs.0 else { return None };
+    let state = UnfoldedState::new(cells, loaded.spec.has_batch_axis(), Arc::clone(payload), graph, sequence);
+    Some(Arc::new(state.with_memory(memory)))
 }
 
 /// Returns the record of a request that has not ended.

@@ -29,6 +29,16 @@ const GRAPH_MAX_STEPS: u32 = 16;
 /// Maximum bytes of host memory for the rows of a task of several steps.
 const SECTION_MAX_BYTES: usize = 4 << 20;
 
+/// Where the outputs of a cell go.
+#[derive(Default)]
+struct OutputPlaces {
+    /// Outputs and the tables that keep them.
+    kept: Vec<(usize, usize)>,
+    left: Vec<LeftToSequence>,
+    appended: Vec<Appended>,
+    fetched: Vec<Fetched>,
+}
+
 impl Layout {
     /// Returns where a cell reads and writes. Also sets the row sizes and constants of the tables that it uses.
     ///
@@ -74,41 +84,7 @@ impl Layout {
             rings += usize::from(is_brought);
             inputs.push(Input { row_bytes, axis, from, ring });
         }
-        // An output may go to a table, to the rows of sequences, to a span, to the host, or to several of these. An
-        // output that nothing reads is left out.
-        let (mut kept, mut left, mut appended, mut fetched) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for (number, output) in spec.outputs.iter().enumerate() {
-            let origins = types_of(programs, cell).flat_map(|(segment, role, _)| {
-                keeps_of(programs, segment, role, number).map(move |keep| (segment, keep.outputs[0]))
-            });
-            let origins: Vec<Origin> = origins.collect();
-            let is_fetched = types_of(programs, cell)
-                .any(|(segment, role, _)| self.host_reads.is_fetched(programs, segment, role, number));
-            let table = origins.iter().find_map(|&(segment, output)| self.table_of(segment, output));
-            let pool = origins.iter().find_map(|&origin| self.spans.of(origin)).map(|span| span.pool);
-            if let Some(table) = table {
-                self.tables[table].row_bytes = fixed_row_bytes(output)?;
-                kept.push((number, table));
-                if origins.iter().any(|&(segment, output)| outlives(programs, segment, output)) {
-                    self.tables[table].outlives = true;
-                    left.push(LeftToSequence { output: number, table, list: list() });
-                }
-            }
-            if table.is_none() && pool.is_none() && !is_fetched {
-                continue;
-            }
-            let dims = lengths
-                .iter()
-                .enumerate()
-                .map(|(at, own)| program.output_dims(at, number).unwrap_or_else(|| output.dims_at(own)));
-            let row_bytes = row_bytes_of(output, dims)?;
-            if let Some(pool) = pool {
-                appended.push(Appended { output: number, row_bytes: row_bytes.clone(), pool, list: list() });
-            }
-            if is_fetched {
-                fetched.push(Fetched { output: number, row_bytes, list: list() });
-            }
-        }
+        let outputs = self.outputs(programs, cell, program, &mut list)?;
         // The lists of lengths, one for each axis, follow the others.
         let first_count = lists;
         let output_length = |output: &TensorSpec| match (axis_of(output), output.dims.first()) {
@@ -117,11 +93,12 @@ impl Layout {
             _ => OutputLength::Fixed,
         };
         let output_lengths: Vec<OutputLength> = spec.outputs.iter().map(output_length).collect();
-        if let Some(fetched) = fetched.iter().find(|own| output_lengths[own.output] == OutputLength::Unknown) {
+        if let Some(fetched) = outputs.fetched.iter().find(|own| output_lengths[own.output] == OutputLength::Unknown) {
             let name = &spec.outputs[fetched.output].name;
             return Err(format!("the length of the output '{name}' does not follow from its inputs"));
         }
         let lists = lists + axes;
+        let OutputPlaces { kept, left, appended, fetched } = outputs;
         Ok(CellLayout {
             inputs,
             kept,
@@ -135,6 +112,52 @@ impl Layout {
             lists,
             by_rows,
         })
+    }
+
+    /// Returns where a cell's outputs go: to a table, to the rows of sequences, to a span, to the host, or to several of
+    /// these. An output that nothing reads is left out. `list` numbers the lists that they are written by.
+    fn outputs(
+        &mut self,
+        programs: &CellPrograms,
+        cell: usize,
+        program: &dyn CardProgram,
+        list: &mut dyn FnMut() -> usize,
+    ) -> Result<OutputPlaces, String> {
+        let lengths = program.lengths();
+        let mut places = OutputPlaces::default();
+        for (number, output) in programs.unfolding.cells[cell].outputs.iter().enumerate() {
+            let origins = types_of(programs, cell).flat_map(|(segment, role, _)| {
+                keeps_of(programs, segment, role, number).map(move |keep| (segment, keep.outputs[0]))
+            });
+            let origins: Vec<Origin> = origins.collect();
+            let is_fetched = types_of(programs, cell)
+                .any(|(segment, role, _)| self.host_reads.is_fetched(programs, segment, role, number));
+            let table = origins.iter().find_map(|&(segment, output)| self.table_of(segment, output));
+            let pool = origins.iter().find_map(|&origin| self.spans.of(origin)).map(|span| span.pool);
+            if let Some(table) = table {
+                self.tables[table].row_bytes = fixed_row_bytes(output)?;
+                places.kept.push((number, table));
+                if origins.iter().any(|&(segment, output)| outlives(programs, segment, output)) {
+                    self.tables[table].outlives = true;
+                    places.left.push(LeftToSequence { output: number, table, list: list() });
+                }
+            }
+            if table.is_none() && pool.is_none() && !is_fetched {
+                continue;
+            }
+            let dims = lengths
+                .iter()
+                .enumerate()
+                .map(|(at, own)| program.output_dims(at, number).unwrap_or_else(|| output.dims_at(own)));
+            let row_bytes = row_bytes_of(output, dims)?;
+            if let Some(pool) = pool {
+                places.appended.push(Appended { output: number, row_bytes: row_bytes.clone(), pool, list: list() });
+            }
+            if is_fetched {
+                places.fetched.push(Fetched { output: number, row_bytes, list: list() });
+            }
+        }
+        Ok(places)
     }
 
     /// Returns how many steps of a cell a graph may run one after another, in tasks of up to `max_rows` rows whose
