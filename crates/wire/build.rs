@@ -25,8 +25,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut builder = tonic_prost_build::configure()
         .out_dir(&out)
         .build_client(true)
-        // The server runs on its own dispatch; the generated service serves benchmarks and tests, a few methods at a
-        // time.
+        // The front end generates a server that leaves large messages encoded; this one serves benchmarks and tests, a
+        // few methods at a time.
         .generate_default_stubs(true)
         .bytes(".inference.ModelInferRequest.raw_input_contents")
         .bytes(".inference.ModelInferResponse.raw_output_contents")

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
+use bytes::Bytes;
 use paternoster_observe::trace::{TraceLevel, TraceOptions, TraceSettings};
 use paternoster_wire::pb::{ModelInferRequest, TraceSettingRequest, trace_setting_request::SettingValue};
 use serde_json::Value;
@@ -9,10 +10,15 @@ use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    sync::oneshot,
 };
 use tokio_stream::StreamExt;
 
-use crate::grpc::support::{Client, Server, eventually, request, soon};
+use crate::grpc::support::{
+    Client, Server, eventually,
+    raw::{RawBody, RawConnection, ending, frame, post as call},
+    request, soon,
+};
 
 const TIMESTAMPS: TraceLevel = TraceLevel { timestamps: true, tensors: false };
 
@@ -97,6 +103,39 @@ const EXECUTED: [&str; 8] = [
 
 fn stamps(of_transport: [&str; 4]) -> Vec<String> {
     of_transport.into_iter().chain(EXECUTED).map(str::to_owned).collect()
+}
+
+/// Returns the time of an event of the request with this id, in nanoseconds.
+fn time_of(file: &Path, id: &str, event: &str) -> u64 {
+    let text = fs::read_to_string(file).expect("a file");
+    let objects: Vec<Value> = serde_json::from_str(&text).expect("a JSON list");
+    let named = objects.iter().find(|object| object["request_id"] == id).expect("it is traced");
+    let of_request = objects.iter().filter(|object| object["id"] == named["id"]);
+    let mut stamps = of_request.filter_map(|object| object["timestamps"].get(0));
+    stamps.find(|stamp| stamp["name"] == event).expect("it has happened")["ns"].as_u64().expect("a time")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_has_arrived_with_its_headers_and_not_with_its_last_byte() {
+    let folder = TempDir::new().expect("a folder");
+    let options = to_file(&folder, 1);
+    let file = options.file.clone().expect("a file");
+    let server = Server::start_traced(options).await;
+    let mut client = server.client().await;
+    let mut peer = RawConnection::open(server.address()).await;
+    let mut slow = Bytes::from(frame(&request("identity", "slow", &[1.0])));
+    let (rest, arrives) = oneshot::channel();
+    let body = RawBody::in_two(slow.split_to(10), arrives);
+    let answer = tokio::spawn(peer.sender.send_request(call("/inference.GRPCInferenceService/ModelInfer", body)));
+    eventually("its first bytes are there", || server.budgets.bytes.used() > 0).await;
+    infer(&mut client, request("identity", "quick", &[1.0])).await;
+    rest.send(slow).expect("the peer waits");
+    let answer = soon(answer).await.expect("no panic").expect("an answer");
+    assert_eq!(ending(answer).await.status.as_deref(), Some("0"));
+    read_all(&server, &file, 2).await;
+    let time = |id, event| time_of(&file, id, event);
+    assert!(time("slow", "GRPC_WAITREAD_START") < time("quick", "GRPC_WAITREAD_START"));
+    assert!(time("slow", "GRPC_WAITREAD_END") > time("quick", "GRPC_WAITREAD_END"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

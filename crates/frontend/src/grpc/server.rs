@@ -12,8 +12,7 @@ use tracing::info;
 
 use super::{
     GrpcConfig,
-    dispatch::Dispatch,
-    reflection::Reflection,
+    stack::Stack,
     transport::{self, Acceptor, Host},
 };
 use crate::{
@@ -66,15 +65,14 @@ impl GrpcServer {
             let tls = config.tls.as_ref();
             let tls = tls.map(|files| Certificates::read(files, b"h2", Uncertified::Refused)).transpose()?;
             let restrictions = Restrictions::new(&config.restricted)?;
-            let reflection = Reflection::new()?;
             let bind = |error| GrpcStartError::Bind { endpoint: config.endpoint.clone(), error };
-            let (listener, endpoint) = config.endpoint.bind().await.map_err(bind)?;
-
             let (closing, ended) = (CancellationToken::new(), CancellationToken::new());
             let readiness = Arc::clone(&services.readiness);
             let places = Arc::clone(&services.budgets.grpc_connections);
-            let dispatch = Dispatch::new(&config, services, restrictions, reflection, closing.clone());
-            let host = Host::new(Arc::new(dispatch), config.connection, tls.clone(), closing.clone(), ended.clone());
+            let stack = Stack::new(&config, services, restrictions, closing.clone())?;
+            let (listener, endpoint) = config.endpoint.bind().await.map_err(bind)?;
+
+            let host = Host::new(stack, config.connection, tls.clone(), closing.clone(), ended.clone());
             let connections = TaskTracker::new();
             let acceptor =
                 Acceptor { listener, host, places, connections: connections.clone(), closing: closing.clone() };

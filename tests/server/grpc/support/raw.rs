@@ -5,7 +5,7 @@ use std::{
     future::poll_fn,
     net::SocketAddr,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
@@ -14,20 +14,21 @@ use http_body::{Body, Frame};
 use hyper::{body::Incoming, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use prost::Message;
-use tokio::{net::TcpStream, task::JoinHandle};
+use tokio::{net::TcpStream, sync::oneshot, task::JoinHandle};
 
 use super::soon;
 
-/// A request's body: some bytes, after which it ends or stays open.
+/// A request's body: some bytes, after which it ends, stays open, or sends the rest.
 pub(crate) struct RawBody {
     bytes: Option<Bytes>,
     ends: bool,
+    rest: Option<oneshot::Receiver<Bytes>>,
 }
 
 impl RawBody {
     /// Returns a body of these bytes that ends after them.
     pub(crate) fn whole(bytes: impl Into<Bytes>) -> Self {
-        Self { bytes: Some(bytes.into()), ends: true }
+        Self { bytes: Some(bytes.into()), ends: true, rest: None }
     }
 
     /// Returns a body of one gRPC message that ends after it.
@@ -37,7 +38,12 @@ impl RawBody {
 
     /// Returns a body of these bytes that stays open without sending more.
     pub(crate) fn silent_after(bytes: impl Into<Bytes>) -> Self {
-        Self { bytes: Some(bytes.into()), ends: false }
+        Self { bytes: Some(bytes.into()), ends: false, rest: None }
+    }
+
+    /// Returns a body of these bytes and, once there are any, others.
+    pub(crate) fn in_two(bytes: impl Into<Bytes>, rest: oneshot::Receiver<Bytes>) -> Self {
+        Self { bytes: Some(bytes.into()), ends: true, rest: Some(rest) }
     }
 }
 
@@ -45,7 +51,16 @@ impl Body for RawBody {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.bytes.is_none()
+            && let Some(rest) = &mut self.rest
+        {
+            self.bytes = ready!(Pin::new(rest).poll(context)).ok();
+            self.rest = None;
+        }
         match self.bytes.take() {
             Some(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
             None if self.ends => Poll::Ready(None),

@@ -3,47 +3,47 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use hyper::body::Incoming;
 use paternoster_executor::Response;
-use paternoster_observe::trace::{RequestTrace, TraceHead, Transport};
-use paternoster_repository::{Caller, ModelVersion};
+use paternoster_observe::trace::{TRACE_RESPONSE, Transport};
+use paternoster_repository::ModelVersion;
 use paternoster_wire::{Decoded, Kind, RequestError, ResponsePlan, encode, pb};
-use tonic::Status;
-use tracing::Span;
+use tonic::{Request, Status};
 
 use super::intake::{Intake, take_in};
 use crate::{
     Services,
-    grpc::framing::{Deadline, MessageReader, Writer, before},
-    intake::{Admitted, LARGE_PACKED_RESPONSE_BYTES, LARGE_RESPONSE_BYTES},
+    grpc::{
+        call::Call,
+        codec::{Encoded, Reply, Undecoded},
+        messages::Writer,
+    },
+    intake::{Admitted, LARGE_PACKED_RESPONSE_BYTES, LARGE_RESPONSE_BYTES, Workers},
     trace::{Received, begin, responded},
+    unsent::admitted,
 };
 
-/// An encoded response, and its request's trace if it is traced.
-pub(crate) type TracedResponse = (Bytes, Option<Arc<RequestTrace>>);
-
-/// Answers ModelInfer with an encoded message. Dropping the future cancels the request.
+/// Answers ModelInfer. Dropping the future cancels the request.
 ///
 /// # Errors
-/// The error of the request or of its execution; DEADLINE_EXCEEDED if the client's deadline passes before its message
-/// has arrived or while the request runs; UNAVAILABLE and RESOURCE_EXHAUSTED if the server has no capacity for it.
+/// The error of the request or of its execution; UNAVAILABLE and RESOURCE_EXHAUSTED if the server has no capacity for
+/// it; RESOURCE_EXHAUSTED if too many replies wait for the client.
 pub(crate) async fn infer(
     services: &Arc<Services>,
-    reader: &mut MessageReader<Incoming>,
-    writer: Writer,
-    deadline: Deadline,
-    (caller, head): (Caller, Option<TraceHead>),
-    span: &Span,
-) -> Result<TracedResponse, Status> {
-    let message = before(deadline, reader.only()).await?;
+    workers: &Arc<Workers>,
+    mut request: Request<Undecoded<pb::ModelInferRequest>>,
+) -> Result<tonic::Response<Encoded<pb::ModelInferResponse>>, Status> {
+    let Call { holds, deadline, writer, span, head, handover, .. } = Call::of(&mut request)?;
     let received = Received::now(head);
-    let mut admitted = match take_in(services, reader.workers(), message, &caller, admit, span) {
+    let caller = services.caller(&holds, request.metadata().as_ref());
+    let message = request.into_inner().take(&handover)?;
+    let mut admitted_request = match take_in(services, workers, message, &caller, admit, &span) {
         Intake::Done(outcome) => outcome??,
-        Intake::Deferred(outcome) => before(deadline, outcome).await??,
+        Intake::Deferred(outcome) => outcome.await??,
     };
-    let trace = begin(services, Transport::Grpc, received, &mut admitted);
-    let Admitted { version, mut decoded, held } = admitted;
+    let trace = begin(services, Transport::Grpc, received, &mut admitted_request);
+    let Admitted { version, mut decoded, held } = admitted_request;
     decoded.request.deadline = deadline;
+    handover.set_submitted();
     let answer = version.submit(decoded.request).await;
     if let Some(trace) = &trace {
         responded(trace, &version, &answer);
@@ -53,11 +53,19 @@ pub(crate) async fn infer(
 
     let bytes = response.outputs.iter().map(|output| output.data.len()).sum::<usize>();
     let large = if writer.packs() { LARGE_PACKED_RESPONSE_BYTES } else { LARGE_RESPONSE_BYTES };
-    if bytes < large {
-        return Ok((encode_response(&version, &decoded.reply, response, writer)?, trace));
+    let frame = if bytes < large {
+        encode_response(&version, &decoded.reply, response, writer)?
+    } else {
+        let work = move || encode_response(&version, &decoded.reply, response, writer);
+        workers.run(bytes, work).await??
+    };
+    let frame = admitted(frame, &holds.backlog).map_err(|unread| Status::resource_exhausted(unread.to_string()))?;
+    let sending = trace.as_ref().map(|trace| trace.sending());
+    let mut response = writer.response(Encoded::new(Reply { frame, sending }, handover));
+    if let Some(span) = trace.and_then(|trace| trace.response_header()) {
+        response.metadata_mut().as_mut().insert(TRACE_RESPONSE, span);
     }
-    let work = move || encode_response(&version, &decoded.reply, response, writer);
-    Ok((reader.workers().run(bytes, work).await??, trace))
+    Ok(response)
 }
 
 fn encode_response(

@@ -20,7 +20,7 @@ use tracing::Span;
 
 use crate::{
     Services,
-    grpc::framing::unparsable,
+    grpc::messages::unparsable,
     intake::{
         Admitted, LONGEST_HERE_BYTES, MOST_BUILT_HERE_BYTES, Message, ROOM_PATIENCE, UNCOUNTED_BYTES, Workers, no_room,
     },

@@ -8,7 +8,7 @@ use paternoster_wire::{
 use tonic::Status;
 
 use crate::{
-    grpc::framing::{decode, unparsable},
+    grpc::messages::{decode, unparsable},
     intake::{Message, ROOM_PATIENCE, Workers, no_room},
 };
 

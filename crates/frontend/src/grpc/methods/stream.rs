@@ -8,18 +8,16 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use bytes::Bytes;
 use futures_util::{StreamExt, stream::SelectAll};
-use hyper::body::Incoming;
 use paternoster_executor::Backlog;
 use paternoster_observe::trace::{Parent, RequestTrace, Transport};
 use paternoster_pipeline::PendingResponse;
 use paternoster_repository::{Caller, ModelVersion};
-use paternoster_wire::{Kind, RequestError, ResponsePlan, stream};
+use paternoster_wire::{Kind, RequestError, ResponsePlan, pb, stream};
 use tokio::time::Sleep;
 use tokio_stream::Stream;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
-use tonic::Status;
+use tonic::{Request, Response, Status, Streaming};
 use tracing::Span;
 
 use super::{
@@ -30,10 +28,11 @@ use crate::{
     Services,
     clients::{Client, ClientPlace},
     grpc::{
-        dispatch::Call,
-        framing::{Deadline, MessageReader, Writer, closing_status, expired},
+        call::{Call, Deadline, closing_status, expired},
+        codec::{Encoded, Handover, Reply, Undecoded},
+        messages::Writer,
     },
-    intake::{Admitted, Held},
+    intake::{Admitted, Held, Workers},
     span,
     trace::{Received, begin},
     unsent::counted,
@@ -62,7 +61,9 @@ pub(crate) struct StreamBounds {
 /// ```
 pub(crate) struct InferStream {
     services: Arc<Services>,
-    reader: MessageReader<Incoming>,
+    workers: Arc<Workers>,
+    requests: Streaming<Undecoded<pb::ModelInferRequest>>,
+    handover: Arc<Handover>,
     writer: Writer,
     deadline: Deadline,
     bounds: StreamBounds,
@@ -70,7 +71,7 @@ pub(crate) struct InferStream {
     /// (`triton_grpc_error`). As in Triton, a rejected request is answered within the stream in both cases.
     errors_end_stream: bool,
     phase: Phase,
-    /// Requests of ordinary models, and rejected ones, in arrival order.
+    /// Requests of ordinary models, and rejected ones, in received order.
     turns: VecDeque<Turn>,
     /// Requests of decoupled models.
     decoupled: SelectAll<Decoupled>,
@@ -139,19 +140,28 @@ struct Running {
 }
 
 impl InferStream {
-    /// Creates the stream of a new call.
-    pub(crate) fn new(
+    /// Begins to answer a call.
+    ///
+    /// # Errors
+    /// As [`Call::of`].
+    pub(crate) fn open(
         services: Arc<Services>,
-        call: Call,
+        workers: Arc<Workers>,
+        mut request: Request<Streaming<Undecoded<pb::ModelInferRequest>>>,
         bounds: StreamBounds,
-        errors_end_stream: bool,
         closing: CancellationToken,
-        (caller, parent, client): (Caller, Option<Parent>, Option<Client>),
-    ) -> Self {
-        let Call { reader, writer, backlog: of_connection, deadline } = call;
-        Self {
+    ) -> Result<Response<Self>, Status> {
+        let Call { holds, deadline, writer, handover, .. } = Call::of(&mut request)?;
+        let headers = request.metadata().as_ref();
+        let errors_end_stream = headers.get("triton_grpc_error").is_some_and(|value| value.as_bytes() == b"true");
+        let (caller, parent) = (services.caller(&holds, headers), services.tracer.parent(headers));
+        let client = services.client(&holds, headers);
+        let of_connection = Arc::clone(&holds.backlog);
+        Ok(writer.response(Self {
             services,
-            reader,
+            workers,
+            requests: request.into_inner(),
+            handover,
             writer,
             deadline,
             bounds,
@@ -173,7 +183,7 @@ impl InferStream {
             place: None,
             closing: Box::pin(closing.cancelled_owned()),
             expiry: deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline.into()))),
-        }
+        }))
     }
 
     /// Reads and starts requests within the limits.
@@ -194,9 +204,9 @@ impl InferStream {
             if self.poll_place(context).is_pending() {
                 return Ok(());
             }
-            match self.reader.poll_next(context) {
+            match self.requests.poll_next_unpin(context) {
                 Poll::Pending => {
-                    if !self.reader.has_begun() {
+                    if !self.handover.next_has_begun() {
                         (self.place, self.has_waited) = (None, false);
                     }
                     return Ok(());
@@ -206,21 +216,14 @@ impl InferStream {
                     self.phase = Phase::HalfClosed;
                 }
                 Poll::Ready(Some(message)) => {
-                    let message = message?;
+                    let message = message?.take(&self.handover)?;
                     if let Some(client) = self.client.as_ref().filter(|_| std::mem::take(&mut self.has_waited)) {
                         client.count_wait();
                     }
                     let bytes = message.bytes.len();
                     let received = Received::now(self.services.tracer.head_of(self.parent));
                     let read = Read { bytes, received, span: span::open(Transport::Grpc), client: self.place.take() };
-                    match take_in(
-                        &self.services,
-                        self.reader.workers(),
-                        message,
-                        &self.caller,
-                        Services::decode,
-                        &read.span,
-                    ) {
+                    match take_in(&self.services, &self.workers, message, &self.caller, Services::decode, &read.span) {
                         Intake::Done(outcome) => self.start(outcome?, read),
                         Intake::Deferred(outcome) => self.decoding = Some((outcome, read)),
                     }
@@ -347,7 +350,7 @@ impl InferStream {
         Poll::Pending
     }
 
-    fn encode(&self, answer: StreamedResponse) -> Result<Bytes, Status> {
+    fn encode(&self, answer: StreamedResponse) -> Result<Encoded<pb::ModelStreamInferResponse>, Status> {
         let reply = match answer {
             StreamedResponse::Reply(reply) => reply,
             // The request's deadline is the stream's.
@@ -356,10 +359,14 @@ impl InferStream {
             StreamedResponse::Failed(_, error) if self.errors_end_stream => return Err(error.into()),
             StreamedResponse::Failed(version, error) => stream::failure(version.spec(), error),
         };
-        Ok(counted(self.writer.encode(&reply)?, &self.of_connection))
+        let frame = counted(self.writer.encode(&reply)?, &self.of_connection);
+        Ok(Encoded::new(Reply { frame, sending: None }, Arc::clone(&self.handover)))
     }
 
-    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
+    fn poll_reply(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<Encoded<pb::ModelStreamInferResponse>>, Status>> {
         if let Some(expiry) = &mut self.expiry
             && expiry.as_mut().poll(context).is_ready()
         {
@@ -392,14 +399,14 @@ impl InferStream {
 }
 
 impl Stream for InferStream {
-    type Item = Result<Bytes, Status>;
+    type Item = Result<Encoded<pb::ModelStreamInferResponse>, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if self.phase == Phase::Ended {
             return Poll::Ready(None);
         }
-        let frame = ready!(self.poll_frame(context));
-        if !matches!(frame, Ok(Some(_))) {
+        let reply = ready!(self.poll_reply(context));
+        if !matches!(reply, Ok(Some(_))) {
             self.phase = Phase::Ended;
             self.turns.clear();
             self.decoding = None;
@@ -407,6 +414,6 @@ impl Stream for InferStream {
             self.place = None;
             self.decoupled.clear();
         }
-        Poll::Ready(frame.transpose())
+        Poll::Ready(reply.transpose())
     }
 }

@@ -1,7 +1,6 @@
 //! One connection, from its handshake to its end.
 
 use std::{
-    convert::Infallible,
     future::{Future, pending},
     io,
     pin::pin,
@@ -11,12 +10,14 @@ use std::{
 
 use hyper::{server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     time::{sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::sync::CancellationToken;
+use tower::Service;
 use tracing::debug;
 
 use super::{
@@ -27,7 +28,7 @@ use super::{
 };
 use crate::{
     clients::Identity,
-    grpc::{ConnectionLimits, dispatch::Dispatch},
+    grpc::{ConnectionLimits, stack::Stack},
     listen::{Stream, peer_address, turn_away},
     tls::Certificates,
 };
@@ -52,7 +53,7 @@ const NO_PLACE: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\x1c\x07\0\0\0\0\0\0\0\0\0\0\0
 
 /// Resources shared by all connections.
 pub(crate) struct Host {
-    dispatch: Arc<Dispatch>,
+    stack: Stack,
     limits: ConnectionLimits,
     tls: Option<Arc<Certificates>>,
     /// Cancelled when connections must finish their calls and close.
@@ -62,15 +63,15 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Creates a host whose calls go to `dispatch`.
+    /// Creates a host whose calls go through `stack`.
     pub(crate) fn new(
-        dispatch: Arc<Dispatch>,
+        stack: Stack,
         limits: ConnectionLimits,
         tls: Option<Arc<Certificates>>,
         closing: CancellationToken,
         ended: CancellationToken,
     ) -> Self {
-        Self { dispatch, limits, tls, closing, ended }
+        Self { stack, limits, tls, closing, ended }
     }
 
     fn http(&self, calls: Calls) -> http2::Builder<Calls> {
@@ -137,11 +138,9 @@ impl Host {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let holds = self.dispatch.connection(identity);
-        let service = service_fn(|request| {
-            let (dispatch, holds) = (Arc::clone(&self.dispatch), holds.clone());
-            async move { Ok::<_, Infallible>(dispatch.serve(request, holds).await) }
-        });
+        // The layers are always ready.
+        let service = Mutex::new(self.stack.connection(identity));
+        let service = service_fn(|request| service.lock().call(request));
         let calls = Calls::default();
         let connection = self.http(calls.clone()).serve_connection(TokioIo::new(stream), service);
         let mut connection = WithCalls::new(connection, calls);

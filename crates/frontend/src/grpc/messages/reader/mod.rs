@@ -87,11 +87,6 @@ where
         Self { body, state: AT_PREFIX, chunk: Bytes::new(), encoding, limit, held, workers, stall: None }
     }
 
-    /// Returns the workers for messages that are too large for an I/O thread.
-    pub(crate) fn workers(&self) -> &Arc<Workers> {
-        &self.workers
-    }
-
     /// Returns whether a part of the next message has been received.
     pub(crate) fn has_begun(&self) -> bool {
         let is_between = matches!(self.state, State::Ended | State::Prefix { filled: 0, .. });

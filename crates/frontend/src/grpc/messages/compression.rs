@@ -6,7 +6,7 @@ use flate2::{
     Compression,
     write::{GzEncoder, ZlibEncoder},
 };
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use tonic::{Status, metadata::MetadataValue};
 
 use crate::{grpc::CompressionLevel, intake::Encoding};
@@ -14,12 +14,16 @@ use crate::{grpc::CompressionLevel, intake::Encoding};
 /// Encodings that this server accepts in requests.
 const ACCEPTED: &str = "identity,deflate,gzip";
 
-/// Returns the encoding that a request declares for its compressed messages.
+/// The header of a message's compression.
+pub(super) const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
+
+/// Takes the encoding that a request declares for its compressed messages out of its headers: tonic reads what has been
+/// decompressed.
 ///
 /// # Errors
 /// UNIMPLEMENTED, with the supported encodings, if this server does not know it.
-pub(crate) fn encoding_of(headers: &HeaderMap) -> Result<Option<Encoding>, Status> {
-    let Some(declared) = headers.get("grpc-encoding") else { return Ok(None) };
+pub(crate) fn take_encoding(headers: &mut HeaderMap) -> Result<Option<Encoding>, Status> {
+    let Some(declared) = headers.remove(GRPC_ENCODING) else { return Ok(None) };
     match declared.as_bytes() {
         b"identity" => Ok(None),
         b"gzip" => Ok(Some(Encoding::Gzip)),
@@ -93,16 +97,16 @@ mod tests {
 
     #[test]
     fn a_request_says_how_it_is_compressed() {
-        let of = |value| encoding_of(&headers("grpc-encoding", value));
+        let of = |value| take_encoding(&mut headers("grpc-encoding", value));
         assert_eq!(of("gzip").expect("known"), Some(Encoding::Gzip));
         assert_eq!(of("deflate").expect("known"), Some(Encoding::Deflate));
         assert_eq!(of("identity").expect("known"), None);
-        assert_eq!(encoding_of(&HeaderMap::new()).expect("absent"), None);
+        assert_eq!(take_encoding(&mut HeaderMap::new()).expect("absent"), None);
     }
 
     #[test]
     fn an_unknown_compression_is_refused_with_those_that_would_do() {
-        let status = encoding_of(&headers("grpc-encoding", "zstd")).expect_err("not known here");
+        let status = take_encoding(&mut headers("grpc-encoding", "zstd")).expect_err("not known here");
         assert_eq!(status.code(), tonic::Code::Unimplemented);
         assert_eq!(status.metadata().get("grpc-accept-encoding").expect("the list"), ACCEPTED);
     }

@@ -11,7 +11,7 @@ use tonic::Code;
 use super::*;
 use crate::grpc::{
     CompressionLevel,
-    framing::{Packing, Writer},
+    messages::{Packing, Writer},
 };
 
 /// A body that arrives in the given pieces.
