@@ -60,7 +60,7 @@ pub enum VariantError {
         /// The text as given.
         text: String,
         /// The configuration error.
-        source: ConfigError,
+        source: Box<ConfigError>,
     },
 }
 
@@ -75,7 +75,8 @@ impl Variant {
         let sets_stages = policy.model.contains_key("stages");
         let written = serde_yaml::to_string(&policy.document()).map_err(|_| wrong())?;
         let read = yaml::parse("policy", written.as_bytes());
-        let (settings, _) = read.map_err(|source| VariantError::Config { text: text.to_owned(), source })?;
+        let refused = |source| VariantError::Config { text: text.to_owned(), source: Box::new(source) };
+        let (settings, _) = read.map_err(refused)?;
         Ok(Self { name: text.trim().to_owned(), settings, sets_stages })
     }
 

@@ -1,5 +1,7 @@
 //! Limits on the size of a configuration, checked while a text is read.
 
+use super::setting_error::{ConfigErrorKind, SettingError};
+
 /// Maximum number of lists, mappings or brackets that are open at the same time. A complete `ModelConfig` needs ten.
 pub(super) const MAX_DEPTH: usize = 64;
 
@@ -17,40 +19,36 @@ pub(super) const MAX_TEXT_BYTES: usize = 1 << 20;
 /// Maximum bytes of YAML, more than any model needs.
 pub(super) const MAX_YAML_BYTES: usize = 128 << 10;
 
-pub(super) fn too_deep() -> String {
-    format!("expected at most {MAX_DEPTH} lists, mappings or brackets within each other, but found more")
+pub(super) fn too_deep() -> SettingError {
+    let message = format!("expected at most {MAX_DEPTH} lists, mappings or brackets within each other, but found more");
+    SettingError::new(ConfigErrorKind::TooDeep, message)
 }
 
-pub(super) fn too_many_values() -> String {
-    format!("expected at most {MAX_VALUES} values, but found more")
+pub(super) fn too_many_values() -> SettingError {
+    too_large(format!("expected at most {MAX_VALUES} values, but found more"))
 }
 
-fn too_large(bytes: usize, limit: usize) -> String {
-    format!("expected at most {limit} bytes, but found {bytes}")
-}
-
-fn too_long_key(bytes: usize) -> String {
-    format!("expected a key of at most {MAX_KEY_BYTES} bytes, but found one of {bytes}")
+/// An error about a limit on sizes. Such a limit may apply to one form of a configuration and not to another:
+/// completion adds values, and escapes lengthen keys and texts.
+pub(super) fn too_large(message: String) -> SettingError {
+    SettingError::new(ConfigErrorKind::TooLarge, message)
 }
 
 /// Rejects a text that is too large.
-pub(super) fn text(bytes: usize, limit: usize) -> Result<(), String> {
-    if bytes > limit { Err(too_large(bytes, limit)) } else { Ok(()) }
+pub(super) fn text(bytes: usize, limit: usize) -> Result<(), SettingError> {
+    if bytes <= limit {
+        return Ok(());
+    }
+    Err(too_large(format!("expected at most {limit} bytes, but found {bytes}")))
 }
 
 /// Rejects a key that is too long.
-pub(super) fn key(key: &str) -> Result<(), String> {
+pub(super) fn key(key: &str) -> Result<(), SettingError> {
     match key.len() {
         0..=MAX_KEY_BYTES => Ok(()),
-        bytes => Err(too_long_key(bytes)),
+        bytes => {
+            let message = format!("expected a key of at most {MAX_KEY_BYTES} bytes, but found one of {bytes}");
+            Err(too_large(message))
+        }
     }
-}
-
-/// Whether a limit may apply to one form of a configuration and not to another. Completion adds values, and escapes
-/// lengthen keys and texts.
-#[cfg(any(test, feature = "fuzzing"))]
-pub(super) fn depends_on_form(message: &str) -> bool {
-    let (key, text) = (too_long_key(0), too_large(0, MAX_YAML_BYTES));
-    let begins = |begin: &str| message.starts_with(begin.trim_end_matches('0'));
-    message == too_many_values() || begins(&key) || begins(&text)
 }

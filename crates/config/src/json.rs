@@ -3,7 +3,7 @@
 use prost_reflect::{Kind, MessageDescriptor};
 
 use super::{
-    ConfigError, CustomPolicies, Origin, bounds, model_config, parameters, pb,
+    ConfigError, ConfigErrorKind, CustomPolicies, Origin, SettingError, bounds, model_config, parameters, pb,
     settings::Settings,
     tree::{self, Node, Value},
 };
@@ -23,29 +23,29 @@ pub fn parse(text: &str) -> Result<(Settings, Origin), ConfigError> {
 /// # Errors
 /// As [`parse`] does.
 pub fn parse_with(text: &str, policies: &CustomPolicies) -> Result<(Settings, Origin), ConfigError> {
-    let refuse = |position, message| ConfigError::of_text(SOURCE, position, message);
+    let refuse = |position, fault: SettingError| ConfigError::of_text(SOURCE, position, fault);
     bounds::text(text.len(), bounds::MAX_TEXT_BYTES).map_err(|fault| refuse(None, fault))?;
-    let root = tree::json(text).map_err(|refusal| refuse(refusal.position, refusal.message))?;
-    let descriptor = model_config::descriptor().map_err(|fault| refuse(None, fault.to_owned()))?;
+    let root = tree::json(text).map_err(|refusal| refuse(refusal.position, refusal.fault))?;
+    let descriptor = model_config::descriptor().map_err(|fault| refuse(None, fault))?;
     let unknown = unknown_key(&root, &descriptor, "");
     let message = tree::typed(descriptor, &root);
     let mut origin = Origin::of_json(SOURCE, text, root);
     origin.refuse_duplicate_keys()?;
-    if let Some((path, message)) = unknown {
-        return Err(origin.error(&path, message));
+    if let Some(fault) = unknown {
+        return Err(origin.error("", fault));
     }
-    let message = message.map_err(|(path, fault)| origin.error(&tree::key_of(&path), fault.message))?;
+    let message = message.map_err(|fault| origin.error("", fault))?;
     let config = message.transcode_to().map_err(|fault| origin.error("", fault.to_string()))?;
     Ok((parameters::fold(config, policies, &mut origin)?, origin))
 }
 
-/// Finds the first key that a message does not have: its path and the reason.
-fn unknown_key(node: &Node, message: &MessageDescriptor, path: &str) -> Option<(String, String)> {
+/// Finds the first key that a message does not have.
+fn unknown_key(node: &Node, message: &MessageDescriptor, path: &str) -> Option<SettingError> {
     let Value::Map(entries) = &node.value else { return None };
     entries.iter().find_map(|(name, value)| {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
         let field = message.get_field_by_name(name).or_else(|| message.get_field_by_json_name(name));
-        let Some(field) = field else { return Some((path, model_config::unknown_field(message, name, ""))) };
+        let Some(field) = field else { return Some(model_config::unknown_field(message, name, "").at(path)) };
         let Kind::Message(inner) = field.kind() else { return None };
         match &value.value {
             Value::Map(entries) if field.is_map() => {
@@ -66,11 +66,11 @@ fn unknown_key(node: &Node, message: &MessageDescriptor, path: &str) -> Option<(
 /// # Errors
 /// Fails only if the crate was built from a broken descriptor set.
 pub fn write(config: &pb::ModelConfig) -> Result<serde_json::Value, ConfigError> {
-    let refuse = |fault: String| ConfigError::of_text("the configuration", None, fault);
+    let refuse = |fault: SettingError| ConfigError::of_text("the configuration", None, fault);
     let options = prost_reflect::SerializeOptions::new().use_proto_field_name(true);
     let message = model_config::message(config).map_err(refuse)?;
     let written = message.serialize_with_options(serde_json::value::Serializer, &options);
-    written.map_err(|fault| refuse(fault.to_string()))
+    written.map_err(|fault| refuse(SettingError::new(ConfigErrorKind::Internal, fault.to_string())))
 }
 
 #[cfg(test)]
@@ -130,15 +130,16 @@ mod tests {
 
     #[test]
     fn a_text_is_bounded_in_depth_and_number_of_values() {
-        let refusal = |text: &str| parse(text).expect_err("it should be refused").message;
+        let refusal = |text: &str| parse(text).expect_err("it should be refused");
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
-        assert_eq!(refusal(&nested(bounds::MAX_DEPTH + 1)), bounds::too_deep());
-        assert_ne!(refusal(&nested(bounds::MAX_DEPTH)), bounds::too_deep());
-        assert_eq!(refusal(&format!("[{}0]", "0,".repeat(bounds::MAX_VALUES))), bounds::too_many_values());
+        assert_eq!(refusal(&nested(bounds::MAX_DEPTH + 1)).message, bounds::too_deep().message);
+        assert_ne!(refusal(&nested(bounds::MAX_DEPTH)).kind, ConfigErrorKind::TooDeep);
+        let many = refusal(&format!("[{}0]", "0,".repeat(bounds::MAX_VALUES)));
+        assert_eq!(many.message, bounds::too_many_values().message);
         let key = "k".repeat(bounds::MAX_KEY_BYTES + 1);
         let refused = refusal(&format!("{{\"parameters\": {{\"{key}\": {{}}}}}}"));
-        assert_eq!(refused, "expected a key of at most 1024 bytes, but found one of 1025");
-        assert!(bounds::depends_on_form(&refused), "escapes differ between forms");
+        assert_eq!(refused.message, "expected a key of at most 1024 bytes, but found one of 1025");
+        assert_eq!(refused.kind, ConfigErrorKind::TooLarge, "escapes differ between forms");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use paternoster_batching::{CostPoint, CostTable, Ns};
 use serde::{Serialize, Serializer};
 
 use super::{
+    SettingError,
     knobs::Whole,
     model::{Latency, LatencySettings, WrittenLatencies},
     tree::{self, Node, Value},
@@ -32,9 +33,9 @@ impl Serialize for LatencySettings {
 }
 
 impl TryFrom<WrittenLatencies> for LatencySettings {
-    type Error = String;
+    type Error = SettingError;
 
-    fn try_from(written: WrittenLatencies) -> Result<Self, String> {
+    fn try_from(written: WrittenLatencies) -> Result<Self, SettingError> {
         match written {
             WrittenLatencies::List(lines) => Ok(Self::Here(lines)),
             WrittenLatencies::Text(text) if text.trim().starts_with(HEADER) => lines(text.trim()).map(Self::Here),
@@ -47,28 +48,29 @@ impl TryFrom<WrittenLatencies> for LatencySettings {
 ///
 /// # Errors
 /// Names the line and what was expected.
-pub fn parse(text: &str, stages: u16) -> Result<CostTable, String> {
+pub fn parse(text: &str, stages: u16) -> Result<CostTable, SettingError> {
     table(&lines(text)?, stages)
 }
 
-fn lines(text: &str) -> Result<Vec<Latency>, String> {
+fn lines(text: &str) -> Result<Vec<Latency>, SettingError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
     match lines.by_ref().find(|(_, line)| !line.is_empty()) {
         Some((_, HEADER)) => {}
-        Some((number, line)) => return Err(format!("line {number}: expected '{HEADER}', but found '{}'", start(line))),
-        None => return Err(format!("expected '{HEADER}' and a line for each latency, but found nothing")),
+        Some((number, line)) => {
+            return Err(format!("line {number}: expected '{HEADER}', but found '{}'", start(line)).into());
+        }
+        None => return Err(format!("expected '{HEADER}' and a line for each latency, but found nothing").into()),
     }
     let lines = lines.filter(|(_, line)| !line.is_empty()).map(|(number, line)| {
         let cells: Vec<&str> = line.split(',').map(str::trim).collect();
         let names: Vec<&str> = HEADER.split(',').collect();
         if cells.len() != names.len() {
-            return Err(format!("line {number}: expected four numbers, {HEADER}, but found '{}'", start(line)));
+            return Err(format!("line {number}: expected four numbers, {HEADER}, but found '{}'", start(line)).into());
         }
         let cell = |(name, text): (&&str, &&str)| ((*name).to_owned(), Node { at: 0, value: Value::Raw(start(text)) });
         let row = Node { at: 0, value: Value::Map(names.iter().zip(&cells).map(cell).collect()) };
-        tree::typed(PhantomData::<Latency>, &row)
-            .map_err(|(path, fault)| format!("line {number}: {}: {}", tree::key_of(&path), fault.message))
+        tree::typed(PhantomData::<Latency>, &row).map_err(|fault| format!("line {number}: {fault}").into())
     });
     lines.collect()
 }
@@ -77,11 +79,11 @@ fn lines(text: &str) -> Result<Vec<Latency>, String> {
 ///
 /// # Errors
 /// Rejects an empty table, two latencies of the same size, and a stage that the model does not have.
-pub fn table(lines: &[Latency], stages: u16) -> Result<CostTable, String> {
+pub fn table(lines: &[Latency], stages: u16) -> Result<CostTable, SettingError> {
     let mut points: Vec<BTreeMap<(u32, u64), Ns>> = vec![BTreeMap::new(); usize::from(stages)];
     for Latency { stage: Whole(stage), rows: Whole(rows), length, latency_us } in lines {
         let length = length.map_or(0, |length| length.0);
-        let refuse = |fault: &str| Err(format!("stage {stage}, rows {rows}, length {length}{fault}"));
+        let refuse = |fault: &str| Err(format!("stage {stage}, rows {rows}, length {length}{fault}").into());
         let Some(points) = points.get_mut(usize::from(*stage)) else {
             return refuse(&format!(": expected a stage from 0 to {}", stages - 1));
         };
@@ -90,7 +92,7 @@ pub fn table(lines: &[Latency], stages: u16) -> Result<CostTable, String> {
         }
     }
     if points.iter().all(BTreeMap::is_empty) {
-        return Err("expected a line for each latency, but found none".to_owned());
+        return Err("expected a line for each latency, but found none".into());
     }
     let point = |((rows, length), took_ns)| CostPoint { rows, length, took_ns };
     Ok(CostTable { stages: points.into_iter().map(|points| points.into_iter().map(point).collect()).collect() })
@@ -114,7 +116,7 @@ fn start(line: &str) -> String {
 mod tests {
     use super::*;
 
-    fn table(lines: &str) -> Result<CostTable, String> {
+    fn table(lines: &str) -> Result<CostTable, SettingError> {
         parse(&format!("{HEADER}\n{lines}"), 2)
     }
 
@@ -135,7 +137,7 @@ mod tests {
 
     #[test]
     fn what_is_no_latency_is_refused_with_its_line() {
-        let refusal = |lines: &str| table(lines).expect_err("it should be refused");
+        let refusal = |lines: &str| table(lines).expect_err("it should be refused").to_string();
         let four = "line 2: expected four numbers, stage,rows,length,latency_us, but found";
         assert_eq!(refusal("0,1,5"), format!("{four} '0,1,5'"));
         assert_eq!(refusal("0,1,0,5,6"), format!("{four} '0,1,0,5,6'"));
@@ -160,7 +162,7 @@ mod tests {
 
     #[test]
     fn the_header_is_required() {
-        let refusal = |text: &str| parse(text, 1).expect_err("it should be refused");
+        let refusal = |text: &str| parse(text, 1).expect_err("it should be refused").to_string();
         assert_eq!(refusal("0,1,0,5\n"), format!("line 1: expected '{HEADER}', but found '0,1,0,5'"));
         assert_eq!(refusal("\n"), format!("expected '{HEADER}' and a line for each latency, but found nothing"));
     }
@@ -174,13 +176,13 @@ mod tests {
         assert_eq!(shown, format!("{HEADER}\n0,1,0,5.5\n"), "it is printed as it is read");
         assert!(matches!(&here, LatencySettings::Here(lines) if lines.len() == 1));
         let refused = of_text(&format!("{HEADER}\n0,0,0,5")).expect_err("no rows");
-        assert!(refused.starts_with("line 2: rows: expected a whole number from 1"), "{refused}");
+        assert!(refused.message.starts_with("line 2: rows: expected a whole number from 1"), "{refused}");
     }
 
     #[test]
     fn latencies_are_of_stages_that_there_are() {
         let latency = Latency { stage: Whole(2), rows: Whole(1), length: None, latency_us: crate::knobs::Real(5.0) };
         let refused = "stage 2, rows 1, length 0: expected a stage from 0 to 1";
-        assert_eq!(super::table(&[latency], 2), Err(refused.to_owned()));
+        assert_eq!(super::table(&[latency], 2), Err(refused.into()));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use paternoster_model::Lengths;
 use smallvec::SmallVec;
 
-use super::{knobs::LengthList, nearest::suggestion};
+use super::{SettingError, knobs::LengthList, nearest::suggestion};
 
 /// The lengths in a configuration, by padded axis.
 type Given = BTreeMap<String, LengthList>;
@@ -54,10 +54,10 @@ impl PreparedLengths {
     ///
     /// # Errors
     /// Fails if there are too many.
-    pub fn combinations(&self) -> Result<Vec<Lengths>, String> {
+    pub fn combinations(&self) -> Result<Vec<Lengths>, SettingError> {
         let count = self.axes.iter().fold(1_usize, |count, axis| count.saturating_mul(axis.lengths.len()));
         if count > MOST {
-            return Err(format!("its padded axes have {count} combinations of lengths, expected at most {MOST}"));
+            return Err(format!("its padded axes have {count} combinations of lengths, expected at most {MOST}").into());
         }
         let mut combinations = vec![Lengths::new()];
         for axis in &self.axes {
@@ -85,12 +85,13 @@ impl CellLengths {
     ///
     /// # Errors
     /// Rejects lengths of an axis that no cell has.
-    pub fn of(given: &Given, axes: &[&[String]]) -> Result<Self, String> {
+    pub fn of(given: &Given, axes: &[&[String]]) -> Result<Self, SettingError> {
         let known = || axes.iter().copied().flatten().map(String::as_str).chain([STEPS]);
         for axis in given.keys() {
             if !known().any(|own| own == axis) {
                 let hint = suggestion(axis, known());
-                return Err(format!("instance.lengths.{axis}: no cell has an axis '{axis}'{hint}"));
+                let fault = SettingError::unknown(format!("no cell has an axis '{axis}'{hint}"));
+                return Err(fault.at(format!("instance.lengths.{axis}")));
             }
         }
         let most_steps = given.get(STEPS).and_then(|steps| steps.0.last().copied());
@@ -101,9 +102,9 @@ impl CellLengths {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parameters::tests::folded;
+    use crate::{ConfigError, parameters::tests::folded};
 
-    fn with(parameters: &[(&str, &str)], symbols: &[&str]) -> Result<PreparedLengths, String> {
+    fn with(parameters: &[(&str, &str)], symbols: &[&str]) -> Result<PreparedLengths, ConfigError> {
         let symbols: Vec<String> = symbols.iter().map(|symbol| (*symbol).to_owned()).collect();
         folded(parameters).map(|settings| PreparedLengths::of(&settings.own.instance.lengths, &symbols))
     }
@@ -131,7 +132,7 @@ mod tests {
             ("-4", "expected a whole number from 1 to 4294967295, but found -4"),
             ("many", "expected numbers with commas between them, but found 'many'"),
         ] {
-            let refused = with(&[("lengths.tokens", text)], &["tokens"]).expect_err("it is no such list");
+            let refused = with(&[("lengths.tokens", text)], &["tokens"]).expect_err("it is no such list").to_string();
             assert!(refused.contains("parameters[lengths.tokens]") && refused.contains(reason), "{refused}");
         }
     }
@@ -147,7 +148,7 @@ mod tests {
         assert_eq!(cells.most_steps, None);
         let both = given(&[("lengths.past", "8, 24"), ("lengths.steps", "7,90")]);
         assert_eq!(CellLengths::of(&both, &[&axes]).expect("all is known").most_steps, Some(90));
-        let refused = CellLengths::of(&both, &[&axes[1..]]).expect_err("no cell has a past");
+        let refused = CellLengths::of(&both, &[&axes[1..]]).expect_err("no cell has a past").to_string();
         assert_eq!(refused, "instance.lengths.past: no cell has an axis 'past'");
     }
 
@@ -160,6 +161,6 @@ mod tests {
         assert!(!mixed.are_given());
         assert_eq!(combinations(&mixed).len(), 2 * COARSE.len());
         let many = with(&[], &["a", "b", "c"]).expect("nothing is given").combinations();
-        assert!(many.expect_err("216").contains("216 combinations"));
+        assert!(many.expect_err("216").to_string().contains("216 combinations"));
     }
 }

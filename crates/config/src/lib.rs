@@ -2,9 +2,9 @@
 //! [`Settings`], which is completed from the graph, checked, and converted to what admission and batching need.
 //!
 //! Imports go one way, from the end of this list to its beginning:
-//! - `nearest`, `position`, `bounds`: suggestions, places in a text, limits. [`model_config`]: what Triton's
-//!   `ModelConfig` has. `tree`: a text as untyped values with their places, `origin`: errors with the place of a path.
-//!   [`CustomPolicies`]: policies of other crates.
+//! - `nearest`, `position`, `setting_error`, `bounds`: suggestions, places in a text, errors without one, limits.
+//!   [`model_config`]: what Triton's `ModelConfig` has. `tree`: a text as untyped values with their places, `origin`:
+//!   errors with the place of a path. [`CustomPolicies`]: policies of other crates.
 //! - [`knobs`], [`values`], [`model`], [`settings`]: the types of all settings. [`parameters`]: settings among
 //!   `parameters`.
 //! - [`pbtxt`], [`yaml`], [`json`]: the readers of the three forms. [`policy_text`]: a policy on a command line.
@@ -43,6 +43,7 @@ pub mod policy_text;
 mod position;
 pub mod rate_limiter;
 pub mod sequences;
+mod setting_error;
 pub mod settings;
 pub mod stages;
 mod tree;
@@ -56,6 +57,7 @@ mod tests;
 pub use custom_policies::{CustomPolicies, PolicyNameError};
 pub use origin::{ConfigError, Origin};
 pub use position::Position;
+pub use setting_error::{ConfigErrorKind, SettingError};
 pub use settings::Settings;
 
 /// Messages of `model_config.proto`.

@@ -7,7 +7,7 @@ use paternoster_model::DataType;
 use paternoster_onnx::{Port, Signature};
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, Value};
 
-use super::{nearest::suggestion, pb};
+use super::{ConfigErrorKind, SettingError, nearest::suggestion, pb};
 
 static MODEL_CONFIG: LazyLock<Option<MessageDescriptor>> = LazyLock::new(|| {
     let pool = DescriptorPool::decode(pb::DESCRIPTORS).ok()?;
@@ -18,14 +18,19 @@ static MODEL_CONFIG: LazyLock<Option<MessageDescriptor>> = LazyLock::new(|| {
 ///
 /// # Errors
 /// Fails only if the crate was built from a broken descriptor set.
-pub(super) fn descriptor() -> Result<MessageDescriptor, &'static str> {
-    MODEL_CONFIG.clone().ok_or("the compiled descriptors hold no inference.ModelConfig")
+pub(super) fn descriptor() -> Result<MessageDescriptor, SettingError> {
+    MODEL_CONFIG.clone().ok_or_else(|| internal("the compiled descriptors hold no inference.ModelConfig"))
 }
 
-/// The message for a key that a message does not have; `within` says where, such as ` in input[0]`.
-pub(super) fn unknown_field(message: &MessageDescriptor, name: &str, within: &str) -> String {
+/// The error about a key that a message does not have; `within` says where, such as ` in input[0]`.
+pub(super) fn unknown_field(message: &MessageDescriptor, name: &str, within: &str) -> SettingError {
     let names: Vec<String> = message.fields().map(|field| field.name().to_owned()).collect();
-    format!("unknown key '{name}'{within}{}", suggestion(name, names.iter().map(String::as_str)))
+    let hint = suggestion(name, names.iter().map(String::as_str));
+    SettingError::unknown(format!("unknown key '{name}'{within}{hint}"))
+}
+
+fn internal(message: impl Into<String>) -> SettingError {
+    SettingError::new(ConfigErrorKind::Internal, message)
 }
 
 /// A field that is set, in a configuration or in one of the messages and lists within it.
@@ -41,9 +46,9 @@ pub(super) struct SetField {
 ///
 /// # Errors
 /// Fails only if the crate was built from a broken descriptor set.
-pub(super) fn message(config: &pb::ModelConfig) -> Result<DynamicMessage, String> {
+pub(super) fn message(config: &pb::ModelConfig) -> Result<DynamicMessage, SettingError> {
     let mut message = DynamicMessage::new(descriptor()?);
-    message.transcode_from(config).map_err(|fault| fault.to_string())?;
+    message.transcode_from(config).map_err(|fault| internal(fault.to_string()))?;
     Ok(message)
 }
 
@@ -51,7 +56,7 @@ pub(super) fn message(config: &pb::ModelConfig) -> Result<DynamicMessage, String
 ///
 /// # Errors
 /// As [`message`].
-pub(super) fn set_fields(config: &pb::ModelConfig) -> Result<Vec<SetField>, String> {
+pub(super) fn set_fields(config: &pb::ModelConfig) -> Result<Vec<SetField>, SettingError> {
     let mut found = Vec::new();
     collect(&message(config)?, "", &mut found);
     Ok(found)

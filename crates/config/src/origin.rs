@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fmt, iter};
 
 use super::{
     position::Position,
+    setting_error::{ConfigErrorKind, SettingError},
     tree::{Found, Node},
 };
 
@@ -16,14 +17,17 @@ pub struct ConfigError {
     pub position: Option<Position>,
     /// The key as the file writes it, such as `input[0].dims`; empty if the fault concerns no single key.
     pub key: String,
+    /// What kind of fault it is.
+    pub kind: ConfigErrorKind,
     /// What was expected and what was found.
     pub message: String,
 }
 
 impl ConfigError {
     /// An error about a whole text, or about a position in it.
-    pub(super) fn of_text(file: &str, position: Option<Position>, message: impl Into<String>) -> Self {
-        Self { file: file.to_owned(), position, key: String::new(), message: message.into() }
+    pub(super) fn of_text(file: &str, position: Option<Position>, fault: impl Into<SettingError>) -> Self {
+        let SettingError { kind, key, message } = fault.into();
+        Self { file: file.to_owned(), position, key, kind, message }
     }
 }
 
@@ -129,14 +133,18 @@ impl Origin {
     }
 
     /// Creates an error about the text of the parameter [`STRUCTURED`].
-    pub(super) fn structured_error(&self, position: Option<Position>, message: impl Into<String>) -> ConfigError {
+    pub(super) fn structured_error(&self, position: Option<Position>, fault: impl Into<SettingError>) -> ConfigError {
         let path = parameter(STRUCTURED);
         let at = position.map(|Position { line, column }| format!(":{line}:{column}")).unwrap_or_default();
-        ConfigError { key: format!("{path}{at}"), ..self.error(&path, message) }
+        ConfigError { key: format!("{path}{at}"), ..self.error(&path, fault) }
     }
 
-    /// Creates an error about the value at `path`, with its position or that of the nearest enclosing part in the file.
-    pub fn error(&self, path: &str, message: impl Into<String>) -> ConfigError {
+    /// Creates an error about the value at `path`, or at the fault's key below it, with its position or that of the
+    /// nearest enclosing part in the file.
+    pub fn error(&self, path: &str, fault: impl Into<SettingError>) -> ConfigError {
+        let fault = fault.into();
+        let path = &fault.path_below(path);
+        let SettingError { kind, message, .. } = fault;
         let (key, offset) = match &self.places {
             Places::Yaml(root, names) => {
                 let Found { at, path, .. } = root.find(&renamed(path, names));
@@ -149,7 +157,7 @@ impl Origin {
             Places::Json(_) | Places::Offsets(_) => (path.to_owned(), self.offset(path)),
         };
         let position = offset.map(|offset| Position::at(&self.text, offset));
-        ConfigError { file: self.file.clone(), position, key, message: message.into() }
+        ConfigError { file: self.file.clone(), position, key, kind, message }
     }
 
     /// Whether a path is that of a setting that `ModelConfig` has no field for, or a misspelt one.
@@ -169,8 +177,13 @@ impl Origin {
     }
 
     /// Fails with an error about the value at `path`, if a fault applies.
-    pub(super) fn refuse_if(&self, applies: bool, path: &str, message: impl Into<String>) -> Result<(), ConfigError> {
-        if applies { Err(self.error(path, message)) } else { Ok(()) }
+    pub(super) fn refuse_if(
+        &self,
+        applies: bool,
+        path: &str,
+        fault: impl Into<SettingError>,
+    ) -> Result<(), ConfigError> {
+        if applies { Err(self.error(path, fault)) } else { Ok(()) }
     }
 
     /// Fails if a mapping of a YAML or JSON text has a key twice.
@@ -255,5 +268,25 @@ mod tests {
         assert_eq!(error.to_string(), "m/config.pbtxt:4:3: input[0].dims: 0 is not a size");
         assert_eq!(origin.error("output", "none").to_string(), "m/config.pbtxt: output: none");
         assert_eq!(origin.error("", "none").to_string(), "m/config.pbtxt: none");
+    }
+    #[test]
+    fn an_error_has_a_kind_and_the_place_of_its_key() {
+        use crate::{json, pbtxt, yaml};
+        let kind = |refused: Result<(crate::Settings, Origin), ConfigError>| {
+            let ConfigError { kind, position, key, .. } = refused.expect_err("it should be refused");
+            (kind, position.map(|place| (place.line, place.column)), key)
+        };
+        let yaml = |text: &str| kind(yaml::parse("m/model.yaml", text.as_bytes()));
+        assert_eq!(yaml("a: [").0, ConfigErrorKind::Syntax);
+        assert_eq!(yaml(&"[".repeat(65)).0, ConfigErrorKind::TooDeep);
+        assert_eq!(yaml(&" ".repeat(200_000)).0, ConfigErrorKind::TooLarge);
+        assert_eq!(yaml("\nnam: x"), (ConfigErrorKind::Unknown, Some((2, 1)), "nam".to_owned()));
+        let policy = yaml("batching:\n  policy: lasy");
+        assert_eq!(policy, (ConfigErrorKind::Unknown, Some((2, 3)), "batching.policy".to_owned()));
+        let size = yaml("max_batch_size: -1");
+        assert_eq!(size, (ConfigErrorKind::Value, Some((1, 1)), "max_batch_size".to_owned()));
+        assert_eq!(kind(pbtxt::parse("f", b"name: \"m")).0, ConfigErrorKind::Syntax);
+        let field = kind(json::parse("{\"nam\": 1}"));
+        assert_eq!(field, (ConfigErrorKind::Unknown, Some((1, 2)), "nam".to_owned()));
     }
 }

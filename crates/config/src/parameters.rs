@@ -12,7 +12,7 @@ use super::{
     origin::{OWN_KEYS, STRUCTURED, duplicate_key, flat_key, parameter},
     pb,
     settings::{OwnSettings, POLICY, Settings},
-    tree::{self, Node, Value, key_of, unknown_key},
+    tree::{self, Node, Value, unknown_key},
 };
 
 /// Keys of `model.yaml` that `ModelConfig` has fields for, or other parameters, with those.
@@ -71,7 +71,7 @@ pub fn fold(
         add_structured(&mut root, parameter.string_value, origin)?;
     }
     let read = tree::typed(PhantomData::<OwnSettings>, &root);
-    let mut own = read.map_err(|(path, fault)| origin.error(&key_of(&path), fault.message))?;
+    let mut own = read.map_err(|fault| origin.error("", fault))?;
     if let Some(key) = ["queueing", "window"].iter().find(|key| root.find(&format!("batching.{key}")).is_whole) {
         return Err(origin.error(&format!("batching.{key}"), unknown_key(key, [])));
     }
@@ -85,7 +85,7 @@ pub fn fold(
 /// Adds the text of the parameter [`STRUCTURED`] to the tree of the other parameters.
 fn add_structured(root: &mut Node, text: String, origin: &mut Origin) -> Result<(), ConfigError> {
     bounds::text(text.len(), bounds::MAX_YAML_BYTES).map_err(|fault| origin.structured_error(None, fault))?;
-    let read = tree::yaml(&text).map_err(|refusal| origin.structured_error(refusal.position, refusal.message))?;
+    let read = tree::yaml(&text).map_err(|refusal| origin.structured_error(refusal.position, refusal.fault))?;
     if read.value == Value::Null {
         return Ok(());
     }
@@ -105,10 +105,12 @@ fn add_structured(root: &mut Node, text: String, origin: &mut Origin) -> Result<
         // `model.yaml` has these elsewhere too.
         let known = || OWN_KEYS.into_iter().filter(|key| !["pad", "axes", "lengths"].contains(key));
         if let Some((name, _)) = entries.iter().find(|(name, _)| !known().any(|key| key == name)) {
-            return Err(origin.structured_error(place(name), format!("{name}: {}", unknown_key(name, known()))));
+            return Err(
+                origin.structured_error(place(name), unknown_key(name, known()).prefixed(format_args!("{name}: ")))
+            );
         }
     }
-    if let Err(path) = merge(root, read.clone(), "") {
+    if let Some(path) = merge(root, read.clone(), "") {
         let Position { line, column } = place(&path).unwrap_or(Position { line: 1, column: 1 });
         let message =
             format!("the parameter '{STRUCTURED}' gives this too, in its line {line}, column {column}: remove one");
@@ -118,17 +120,23 @@ fn add_structured(root: &mut Node, text: String, origin: &mut Origin) -> Result<
     Ok(())
 }
 
-/// Adds the entries of one tree to another. Returns the path of what both give.
-fn merge(root: &mut Node, other: Node, path: &str) -> Result<(), String> {
-    let (Value::Map(entries), Value::Map(others)) = (&mut root.value, other.value) else { return Err(path.to_owned()) };
+/// Adds the entries of one tree to another. Returns the path of a value that both give.
+fn merge(root: &mut Node, other: Node, path: &str) -> Option<String> {
+    let (Value::Map(entries), Value::Map(others)) = (&mut root.value, other.value) else {
+        return Some(path.to_owned());
+    };
     for (name, node) in others {
         let below = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
         match entries.iter_mut().find(|(own, _)| *own == name) {
-            Some((_, own)) => merge(own, node, &below)?,
+            Some((_, own)) => {
+                if let Some(twice) = merge(own, node, &below) {
+                    return Some(twice);
+                }
+            }
             None => entries.push((name, node)),
         }
     }
-    Ok(())
+    None
 }
 
 /// Whether a key is one of the parameters with dots that stood for structured settings before there was [`STRUCTURED`].
@@ -273,17 +281,17 @@ pub(super) mod tests {
     use super::*;
 
     /// The settings of a configuration of parameters alone, or the refusal of one of them.
-    pub(crate) fn folded(parameters: &[(&str, &str)]) -> Result<Settings, String> {
+    pub(crate) fn folded(parameters: &[(&str, &str)]) -> Result<Settings, ConfigError> {
         let parameter = |(key, text): &(&str, &str)| {
             let string_value = (*text).to_owned();
             ((*key).to_owned(), pb::ModelParameter { string_value })
         };
         let config = pb::ModelConfig { parameters: parameters.iter().map(parameter).collect(), ..Default::default() };
-        fold(config, &CustomPolicies::default(), &mut Origin::default()).map_err(|refused| refused.to_string())
+        fold(config, &CustomPolicies::default(), &mut Origin::default())
     }
 
     fn refusal(parameters: &[(&str, &str)]) -> String {
-        let refused = folded(parameters).expect_err("it should be refused");
+        let refused = folded(parameters).expect_err("it should be refused").to_string();
         refused.strip_prefix(": ").map(str::to_owned).unwrap_or(refused)
     }
 
@@ -312,9 +320,10 @@ pub(super) mod tests {
 
     #[test]
     fn what_only_model_yaml_has_is_no_parameter() {
-        let refused = folded(&[("batching.queueing.bucket_width", "4")]).expect_err("it is batching.bucket_width");
+        let refused =
+            folded(&[("batching.queueing.bucket_width", "4")]).expect_err("it is batching.bucket_width").to_string();
         assert!(refused.ends_with("unknown key 'queueing'"), "{refused}");
-        let refused = folded(&[("instance.precisio", "bf16")]).expect_err("there is none");
+        let refused = folded(&[("instance.precisio", "bf16")]).expect_err("there is none").to_string();
         assert!(refused.ends_with("unknown key 'precisio'; did you mean 'precision'?"), "{refused}");
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use paternoster_pipeline::{BuiltIn, Condition, GraphFault, PipelineGraph, PortBinding, Runs, Step, Test};
 
 use super::{
-    ConfigError, Origin,
+    ConfigError, Origin, SettingError,
     knobs::given,
     model::{ModelStep, PipelineStep, Scalar, When},
     pb::{self, model_config::SchedulingChoice, model_ensembling},
@@ -98,7 +98,7 @@ pub fn check(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {
 }
 
 /// Creates the built-in step that a step of `model.yaml` describes.
-pub type BuiltIns<'a> = &'a dyn Fn(&PipelineStep) -> Result<Arc<dyn BuiltIn>, String>;
+pub type BuiltIns<'a> = &'a dyn Fn(&PipelineStep) -> Result<Arc<dyn BuiltIn>, SettingError>;
 
 /// Reads the graph of a pipeline whose inputs and outputs have been checked.
 ///

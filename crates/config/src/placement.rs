@@ -63,10 +63,10 @@ mod tests {
     use super::*;
     use crate::parameters::tests::folded;
 
-    fn read(backend: &str, parameters: &[(&str, &str)]) -> Result<(OnnxEngine, Precision), String> {
+    fn read(backend: &str, parameters: &[(&str, &str)]) -> Result<(OnnxEngine, Precision), ConfigError> {
         let mut settings = folded(parameters)?;
         backend.clone_into(&mut settings.config.backend);
-        engine(&settings, &Origin::default()).map_err(|error| error.to_string())
+        engine(&settings, &Origin::default())
     }
 
     #[test]
@@ -77,12 +77,12 @@ mod tests {
         assert_eq!(read("openvino", &[("engine", "onnxruntime")]), Ok((OnnxEngine::OnnxRuntime, Precision::Ieee)));
         let bf16 = [("engine", "openvino"), ("instance.precision", "bf16")];
         assert_eq!(read("", &bf16), Ok((OnnxEngine::OpenVino, Precision::Bf16)));
-        let refused = read("", &[("engine", "tensorrt")]).expect_err("there is none");
+        let refused = read("", &[("engine", "tensorrt")]).expect_err("there is none").to_string();
         assert!(
             refused.ends_with("parameters[engine]: expected onnxruntime or openvino, but found 'tensorrt'"),
             "{refused}"
         );
-        let refused = read("repeat", &[("engine", "openvino")]).expect_err("it has no graph");
+        let refused = read("repeat", &[("engine", "openvino")]).expect_err("it has no graph").to_string();
         assert!(refused.ends_with("the backend 'repeat' runs no graph: remove this"), "{refused}");
     }
 
@@ -102,13 +102,13 @@ mod tests {
         assert_eq!(cell("head"), (OnnxEngine::OnnxRuntime, Precision::Bf16));
         assert_eq!(cell("tail"), (OnnxEngine::OpenVino, Precision::Ieee));
         let wrong = [("paternoster", "cells: { step: { program: step.onnx, precision: half } }")];
-        let refused = folded(&wrong).expect_err("there is none");
+        let refused = folded(&wrong).expect_err("there is none").to_string();
         assert!(refused.contains("parameters[paternoster]:1:38: cells.step.precision: expected "), "{refused}");
     }
 
     #[test]
     fn precisions_have_names_in_lower_case() {
-        let refused = folded(&[("instance.precision", "FP16")]).expect_err("names are lower case");
+        let refused = folded(&[("instance.precision", "FP16")]).expect_err("names are lower case").to_string();
         let reason = "parameters[instance.precision]: expected fp32 (or ieee), tf32, bf16 or fp16, but found 'FP16'";
         assert!(refused.ends_with(reason), "{refused}");
     }

@@ -61,15 +61,15 @@ mod tests {
     use super::*;
     use crate::{pbtxt, yaml};
 
-    fn of_pbtxt(groups: &str) -> Result<RateLimiterKnobs, String> {
-        let (settings, origin) = pbtxt::parse("f", groups.as_bytes()).map_err(|fault| fault.to_string())?;
-        check(&settings.config, &origin).map_err(|fault| fault.to_string())?;
+    fn of_pbtxt(groups: &str) -> Result<RateLimiterKnobs, ConfigError> {
+        let (settings, origin) = pbtxt::parse("f", groups.as_bytes())?;
+        check(&settings.config, &origin)?;
         Ok(read(&settings.config))
     }
 
-    fn of_yaml(text: &str) -> Result<RateLimiterKnobs, String> {
-        let (settings, origin) = yaml::parse("f", text.as_bytes()).map_err(|fault| fault.to_string())?;
-        check(&settings.config, &origin).map_err(|fault| fault.to_string())?;
+    fn of_yaml(text: &str) -> Result<RateLimiterKnobs, ConfigError> {
+        let (settings, origin) = yaml::parse("f", text.as_bytes())?;
+        check(&settings.config, &origin)?;
         Ok(read(&settings.config))
     }
 
@@ -113,7 +113,8 @@ mod tests {
     #[test]
     fn faults_are_named_with_their_place() {
         let group = |resources: &str| of_pbtxt(&format!("instance_group {{ rate_limiter {{ {resources} }} }}"));
-        let refused = |read: Result<RateLimiterKnobs, String>| read.expect_err("it contradicts itself");
+        let refused =
+            |read: Result<RateLimiterKnobs, ConfigError>| read.expect_err("it contradicts itself").to_string();
         let unnamed = refused(group("resources { count: 1 }"));
         let place = "instance_group[0].rate_limiter.resources[0].name: ";
         assert!(unnamed.ends_with(&format!("{place}expected the name of a resource")), "{unnamed}");

@@ -14,7 +14,7 @@ use paternoster_model::{AxisLength, AxisLengthError, SymbolId};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
-    ConfigError, Origin,
+    ConfigError, Origin, SettingError,
     knobs::{LengthList, given},
     model::{
         Batching, Cell, Cells, ExitSettings, Generate, Off, PipelineStep, PolicyName, Rollout, SegmentSettings, Stages,
@@ -215,7 +215,7 @@ impl OwnSettings {
     pub(super) fn name_over(&mut self, origin: &Origin) -> Result<(), ConfigError> {
         for (number, segment) in self.unfold.iter_mut().enumerate() {
             let path = format!("unfold[{number}].{}", segment.kind());
-            segment.name_over().map_err(|(key, message)| origin.error(&format!("{path}.{key}"), message))?;
+            segment.name_over().map_err(|fault| origin.error(&path, fault))?;
         }
         Ok(())
     }
@@ -247,15 +247,18 @@ impl fmt::Display for Pad {
 }
 
 impl FromStr for Pad {
-    type Err = String;
+    type Err = SettingError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, SettingError> {
         let (names, value) = text.rsplit_once('=').unwrap_or((text, "0"));
         let number = value.trim().parse();
-        let value = number.map_err(|_| format!("expected a number behind '=', but found '{}'", value.trim()))?;
+        let value =
+            number.map_err(|_| SettingError::expected("a number behind '='", format_args!("'{}'", value.trim())))?;
         let symbols: Vec<String> = names.split(',').map(|name| name.trim().to_owned()).collect();
         match symbols.iter().find(|name| !Symbol::is(name)) {
-            Some(bad) => Err(format!("expected the name of an axis, as in 'tokens' or 'tokens=0', but found '{bad}'")),
+            Some(bad) => {
+                Err(format!("expected the name of an axis, as in 'tokens' or 'tokens=0', but found '{bad}'").into())
+            }
             None => Ok(Self { symbols, value }),
         }
     }
@@ -273,13 +276,13 @@ impl fmt::Display for Axes {
 }
 
 impl FromStr for Axes {
-    type Err = String;
+    type Err = SettingError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, SettingError> {
         let names = text.split(',').map(str::trim).map(|name| match name {
             "-" => Ok(None),
             name if Symbol::is(name) => Ok(Some(name.to_owned())),
-            name => Err(format!("expected names of dimensions, '-' for one without, but found '{name}'")),
+            name => Err(format!("expected names of dimensions, '-' for one without, but found '{name}'").into()),
         });
         names.collect::<Result<_, _>>().map(Self)
     }

@@ -8,7 +8,7 @@ use paternoster_model::DataType;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::{knobs::Whole, model_config::datatype_to_pb, nearest::suggestion};
+use super::{SettingError, knobs::Whole, model_config::datatype_to_pb, nearest::suggestion};
 
 /// Serialises an enum of several kinds of values as the value alone. A derived tag could be mistaken for a name.
 macro_rules! serialize_untagged {
@@ -28,7 +28,7 @@ pub(super) use serialize_untagged;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parsed<T>(pub T);
 
-impl<'de, T: FromStr<Err = String>> Deserialize<'de> for Parsed<T> {
+impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Parsed<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.trim().parse().map(Self).map_err(de::Error::custom)
     }
@@ -77,14 +77,15 @@ impl<T: Keywords> JsonSchema for Parsed<T> {
 pub struct DataTypeName(pub DataType);
 
 impl FromStr for DataTypeName {
-    type Err = String;
+    type Err = SettingError;
 
-    fn from_str(name: &str) -> Result<Self, String> {
+    fn from_str(name: &str) -> Result<Self, SettingError> {
         let wire = name.strip_prefix("TYPE_").unwrap_or(name);
         let datatype = if wire == "STRING" { Some(DataType::Bytes) } else { DataType::from_wire(wire) };
         datatype.map(Self).ok_or_else(|| {
             let hint = suggestion(name, DataType::ALL.map(DataType::as_str));
-            format!("expected a datatype such as FP32, INT64 or BYTES, but found '{name}'{hint}")
+            let found = format_args!("'{name}'{hint}");
+            SettingError::expected("a datatype such as FP32, INT64 or BYTES", found)
         })
     }
 }
@@ -130,10 +131,13 @@ impl Symbol {
 }
 
 impl TryFrom<String> for Symbol {
-    type Error = String;
+    type Error = SettingError;
 
-    fn try_from(name: String) -> Result<Self, String> {
-        if Self::is(&name) { Ok(Self(name)) } else { Err(format!("expected the name of an axis, but found '{name}'")) }
+    fn try_from(name: String) -> Result<Self, SettingError> {
+        if Self::is(&name) {
+            return Ok(Self(name));
+        }
+        Err(SettingError::expected("the name of an axis", format_args!("'{name}'")))
     }
 }
 
@@ -145,14 +149,14 @@ impl TryFrom<String> for Symbol {
 pub struct PartName(pub String);
 
 impl TryFrom<String> for PartName {
-    type Error = String;
+    type Error = SettingError;
 
-    fn try_from(name: String) -> Result<Self, String> {
+    fn try_from(name: String) -> Result<Self, SettingError> {
         let fits = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '-';
         if !name.is_empty() && name.chars().all(fits) {
             return Ok(Self(name));
         }
-        Err(format!("expected a name of letters, digits, '_' and '-', but found '{name}'"))
+        Err(format!("expected a name of letters, digits, '_' and '-', but found '{name}'").into())
     }
 }
 

@@ -66,9 +66,10 @@ pub(super) fn compile(
     }
     // Segments can only be resolved against the inputs and outputs of all cells.
     let all_ports: Vec<CellPorts> = graphs.iter().map(|(graph, _)| graph.ports.clone()).collect();
-    let unfolding = unfold.resolve(&request.spec, &all_ports)?;
+    let unfolding = unfold.resolve(&request.spec, &all_ports).map_err(|fault| fault.to_string())?;
     let all_axes: Vec<&[String]> = graphs.iter().map(|(graph, _)| &graph.axes[..]).collect();
-    let CellLengths { cells: lengths, most_steps } = CellLengths::of(&unfold.lengths, &all_axes)?;
+    let CellLengths { cells: lengths, most_steps } =
+        CellLengths::of(&unfold.lengths, &all_axes).map_err(|fault| fault.to_string())?;
     let mut compiled = Vec::with_capacity(graphs.len());
     let cells = unfolding.cells.iter().zip(&graphs).zip(&request.cells).zip(lengths);
     for (((cell, (graph, model)), own), lengths) in cells {

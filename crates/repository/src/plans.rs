@@ -178,7 +178,7 @@ fn planned_for(
 ) -> Result<Vec<Arc<dyn Program>>, String> {
     let mut plans: Vec<Vec<(Lengths, Plan)>> = vec![Vec::new(); compiled.len()];
     let mut skipped = None;
-    for lengths_of_rows in lengths.combinations()? {
+    for lengths_of_rows in lengths.combinations().map_err(|fault| fault.to_string())? {
         match at(compiled, &lengths_of_rows, request.precision) {
             Ok(made) => {
                 for (plans, plan) in plans.iter_mut().zip(made) {

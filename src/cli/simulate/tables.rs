@@ -26,7 +26,7 @@ pub(super) fn read(given: &str, dec_timesteps: u16) -> Result<DeviceTable, Strin
     if text.trim_start().starts_with('{') {
         return DeviceTable::from_json(&text).map_err(|fault| foreign(fault.to_string()));
     }
-    let mut latencies = latencies::parse(&text, MAX_STAGES).map_err(foreign)?;
+    let mut latencies = latencies::parse(&text, MAX_STAGES).map_err(|fault| foreign(fault.to_string()))?;
     let stages = latencies.stages.iter().rposition(|points| !points.is_empty()).map_or(0, |last| last + 1);
     latencies.stages.truncate(stages);
     if let Some(stage) = latencies.stages.iter().position(Vec::is_empty) {

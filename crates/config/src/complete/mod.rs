@@ -7,7 +7,7 @@ use paternoster_model::AxisLength;
 use paternoster_onnx::{Port, PortDim, Signature};
 
 use super::{
-    ConfigError, Origin,
+    ConfigError, ConfigErrorKind, Origin, SettingError,
     model::PolicyName,
     model_config::{datatype_to_pb, sequence_batching, tensors},
     pb::{
@@ -170,16 +170,17 @@ fn batch_size(config: &mut pb::ModelConfig, says_serial: bool, signature: &Signa
 
 type Fields<'a> = (&'a mut i32, &'a mut Vec<i64>, &'a mut Option<pb::ModelTensorReshape>);
 
-fn fill((data_type, dims, reshape): Fields<'_>, port: &Port, batched: bool) -> Result<(), String> {
+fn fill((data_type, dims, reshape): Fields<'_>, port: &Port, batched: bool) -> Result<(), SettingError> {
     if *data_type == i32::from(pb::DataType::TypeInvalid) {
         let Some(datatype) = port.datatype else {
-            return Err(port.refusal());
+            return Err(SettingError::new(ConfigErrorKind::Graph, port.refusal()));
         };
         *data_type = datatype_to_pb(datatype).into();
     }
     if dims.is_empty() {
         let Some(shape) = &port.dims else {
-            return Err(format!("the graph does not say the shape of '{}': give its dims", port.name));
+            let message = format!("the graph does not say the shape of '{}': give its dims", port.name);
+            return Err(SettingError::new(ConfigErrorKind::Graph, message));
         };
         *dims = shape.iter().skip(usize::from(batched)).map(PortDim::size).collect();
         // `dims` cannot express a scalar, so it becomes one dimension of size 1. Behind a batch axis `reshape` removes

@@ -7,7 +7,7 @@ use paternoster_batching::{CostTable, Knobs};
 use paternoster_model::ModelSpec;
 
 use super::{
-    ConfigError, Origin, Settings, bounds, check, complete, convert, json, latencies,
+    ConfigError, ConfigErrorKind, Origin, Settings, check, complete, convert, json, latencies,
     model::LatencySettings,
     model_config, pbtxt,
     stages::StageRequest,
@@ -66,19 +66,21 @@ type Loaded = (ModelSpec, Knobs, StageRequest, Option<UnfoldRequest>, Option<Cos
 ///
 /// # Errors
 /// Returns why it is rejected.
-pub(super) fn load(settings: &mut Settings, origin: &Origin) -> Result<Loaded, String> {
-    let text = |fault: ConfigError| fault.to_string();
+pub(super) fn load(settings: &mut Settings, origin: &Origin) -> Result<Loaded, ConfigError> {
     let name = settings.config.name.clone();
     let name = if name.is_empty() { "m".to_owned() } else { name };
-    check::supported(&settings.config, &name, origin).map_err(text)?;
+    check::supported(&settings.config, &name, origin)?;
     complete::defaults(settings, &name);
     complete::scheduler(settings);
-    check::consistent(settings, None, origin).map_err(text)?;
+    check::consistent(settings, None, origin)?;
     let converted = convert::model(settings, 1, &BTreeMap::new(), origin);
     let (spec, knobs, stages) = converted.expect("what was checked converts");
-    let unfold = unfold::read(settings, origin).map_err(text)?;
+    let unfold = unfold::read(settings, origin)?;
     let table = match &settings.own.batching.latencies {
-        Some(LatencySettings::Here(lines)) => Some(latencies::table(lines, stages.count())?),
+        Some(LatencySettings::Here(lines)) => {
+            let table = latencies::table(lines, stages.count());
+            Some(table.map_err(|fault| origin.error("batching.latencies", fault))?)
+        }
         Some(LatencySettings::File(_)) | None => None,
     };
     Ok((spec, knobs, stages, unfold, table))
@@ -86,7 +88,7 @@ pub(super) fn load(settings: &mut Settings, origin: &Origin) -> Result<Loaded, S
 
 /// Prints a completed configuration as `config.pbtxt` and as JSON, reads both, and asserts that they mean the same.
 /// Completion may lengthen a configuration beyond the limits; such a form is skipped.
-pub(super) fn check_forms(settings: &Settings, loaded: &Result<Loaded, String>) {
+pub(super) fn check_forms(settings: &Settings, loaded: &Result<Loaded, ConfigError>) {
     let config = settings.shown();
     let shown = model_config::message(&config).expect("the descriptors are sound").to_text_format();
     if let Some((mut from_pbtxt, origin)) = unless_too_long(pbtxt::parse("config.pbtxt", shown.as_bytes()), &shown) {
@@ -101,7 +103,7 @@ pub(super) fn check_forms(settings: &Settings, loaded: &Result<Loaded, String>) 
 
 fn unless_too_long<T>(parsed: Result<T, ConfigError>, shown: &str) -> Option<T> {
     match parsed {
-        Err(refused) if bounds::depends_on_form(&refused.message) => None,
+        Err(refused) if refused.kind == ConfigErrorKind::TooLarge => None,
         parsed => Some(parsed.expect(shown)),
     }
 }

@@ -4,7 +4,8 @@ use paternoster_batching::AdaptiveKnobs;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{FromSettings, KnobRefusal, Microseconds, Milliseconds, Mode, ModelTraits, Within};
+use super::{FromSettings, Microseconds, Milliseconds, Mode, ModelTraits, Within};
+use crate::SettingError;
 
 /// Knobs of `adaptive`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -23,7 +24,7 @@ pub struct AdaptiveSettings {
 impl FromSettings for AdaptiveKnobs {
     type Settings = AdaptiveSettings;
 
-    fn read(settings: &AdaptiveSettings, _: ModelTraits) -> Result<Self, KnobRefusal> {
+    fn read(settings: &AdaptiveSettings, _: ModelTraits) -> Result<Self, SettingError> {
         let AdaptiveSettings { headroom, average_ms, max_queue_delay_us, mode } = settings;
         let default = Self::default();
         let fixed = [("adaptive.headroom", headroom.is_some()), ("adaptive.average_ms", average_ms.is_some())];

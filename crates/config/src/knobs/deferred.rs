@@ -4,7 +4,8 @@ use paternoster_batching::DeferredKnobs;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{FromSettings, KnobRefusal, Milliseconds, ModelTraits, lazy::rejects_late};
+use super::{FromSettings, Milliseconds, ModelTraits, lazy::rejects_late};
+use crate::SettingError;
 
 /// Knobs of `deferred`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -23,7 +24,7 @@ pub struct DeferredSettings {
 impl FromSettings for DeferredKnobs {
     type Settings = DeferredSettings;
 
-    fn read(settings: &DeferredSettings, model: ModelTraits) -> Result<Self, KnobRefusal> {
+    fn read(settings: &DeferredSettings, model: ModelTraits) -> Result<Self, SettingError> {
         Ok(Self {
             margin_ns: settings.margin_ms.map(Milliseconds::ns),
             eager: settings.eager.unwrap_or(false),

@@ -4,9 +4,8 @@ use paternoster_batching::{DiversityKnobs, InputDiversity, LoadDiversity, Operat
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Above0, FromSettings, KnobRefusal, LengthList, Microseconds, Milliseconds, Mode, ModelTraits, Whole, given,
-};
+use super::{Above0, FromSettings, LengthList, Microseconds, Milliseconds, Mode, ModelTraits, Whole, given};
+use crate::SettingError;
 
 /// Knobs of `diversity`. Each kind of diversity is `true`, `false`, or a mapping of its knobs, which switches it on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -110,7 +109,7 @@ impl FromSettings for DiversityKnobs {
 
     /// By default, Policy I is on if there are lengths to group, and Policy III is on if Policy I is off (DVABatch
     /// section 7.2: groups that run in parallel already admit requests at any time).
-    fn read(settings: &DiversitySettings, model: ModelTraits) -> Result<Self, KnobRefusal> {
+    fn read(settings: &DiversitySettings, model: ModelTraits) -> Result<Self, SettingError> {
         let DiversitySettings { input, operator, load } = settings;
         let given_input = switch("input", input.as_ref(), |own| own.is_on)?;
         let given_operator = switch("operator", operator.as_ref(), |own| own.is_on)?;
@@ -118,14 +117,14 @@ impl FromSettings for DiversityKnobs {
         if let (Some((true, _)), Some((true, place))) = (&given_input, &given_load) {
             let message = "'batching.diversity.input' and 'batching.diversity.load' are both on, but groups that run \
                            in parallel already take load diversity (DVABatch section 7.2): expected one of the two";
-            return Err(KnobRefusal::new(place, message));
+            return Err(SettingError::from(message).at(place));
         }
         if let Some((true, place)) = &given_input
             && !model.is_padded
         {
             let message = "requests are grouped by their padded length, but no axis of the model is padded: give an \
                            input a pad, or remove this";
-            return Err(KnobRefusal::new(place, message));
+            return Err(SettingError::from(message).at(place));
         }
         let is_on = |given: &Option<(bool, String)>| given.as_ref().map(|(is_on, _)| *is_on);
         let has_input = is_on(&given_input).unwrap_or(model.is_padded && is_on(&given_load) != Some(true));
@@ -133,7 +132,7 @@ impl FromSettings for DiversityKnobs {
         let has_load = is_on(&given_load).unwrap_or(!has_input);
         if !has_input && !has_operator && !has_load {
             let message = "input, operator and load are all off: expected one of them, or the policy 'window'";
-            return Err(KnobRefusal::new("policy", message));
+            return Err(SettingError::from(message).at("policy"));
         }
         let (input, operator, load) = (input.clone(), operator.clone(), load.clone());
         Ok(Self {
@@ -144,11 +143,11 @@ impl FromSettings for DiversityKnobs {
     }
 }
 
-fn read_input(settings: InputSettings) -> Result<InputDiversity, KnobRefusal> {
+fn read_input(settings: InputSettings) -> Result<InputDiversity, SettingError> {
     let InputSettings { groups, bounds, window_us, mode, .. } = settings;
     if bounds.is_some() && groups.is_some() {
         let message = "the groups follow from 'batching.diversity.input.bounds': expected one of the two";
-        return Err(KnobRefusal::new("diversity.input.groups", message));
+        return Err(SettingError::from(message).at("diversity.input.groups"));
     }
     Ok(InputDiversity {
         bounds: bounds.map(|bounds| bounds.0).unwrap_or_default(),
@@ -158,7 +157,7 @@ fn read_input(settings: InputSettings) -> Result<InputDiversity, KnobRefusal> {
     })
 }
 
-fn read_operator(settings: &OperatorSettings) -> Result<OperatorDiversity, KnobRefusal> {
+fn read_operator(settings: &OperatorSettings) -> Result<OperatorDiversity, SettingError> {
     let OperatorSettings { threshold, order, mode, .. } = settings;
     let default = OperatorDiversity::default();
     Ok(OperatorDiversity {
@@ -168,13 +167,13 @@ fn read_operator(settings: &OperatorSettings) -> Result<OperatorDiversity, KnobR
     })
 }
 
-fn read_load(settings: &LoadSettings, model: ModelTraits) -> Result<LoadDiversity, KnobRefusal> {
+fn read_load(settings: &LoadSettings, model: ModelTraits) -> Result<LoadDiversity, SettingError> {
     let LoadSettings { max_age_ms, max_stage, mode, .. } = settings;
     let max_stage = max_stage.map(|stage| stage.0);
     let last = model.stages - 1;
     if let Some(stage) = max_stage.filter(|stage| *stage > last) {
         let message = format!("expected a stage from 0 to {last}, the model's last, but found {stage}");
-        return Err(KnobRefusal::new("diversity.load.max_stage", message));
+        return Err(SettingError::from(message).at("diversity.load.max_stage"));
     }
     Ok(LoadDiversity { max_age_ns: max_age_ms.map(Milliseconds::ns), max_stage, paper: *mode == Some(Mode::Paper) })
 }
@@ -185,14 +184,14 @@ fn switch<T: Serialize>(
     kind: &str,
     settings: Option<&T>,
     is_on: impl Fn(&T) -> Option<bool>,
-) -> Result<Option<(bool, String)>, KnobRefusal> {
+) -> Result<Option<(bool, String)>, SettingError> {
     let Some(settings) = settings else { return Ok(None) };
     let key = |name: &str| format!("diversity.{kind}.{name}").trim_end_matches('.').to_owned();
     let given: Vec<String> = given(settings);
     match (is_on(settings), given.as_slice()) {
         (Some(false), [_, knob, ..]) => {
             let message = format!("'batching.diversity.{kind}' is off: remove this, or switch it on");
-            Err(KnobRefusal::new(key(knob), message))
+            Err(SettingError::from(message).at(key(knob)))
         }
         (is_on, [first, ..]) => Ok(Some((is_on.unwrap_or(true), key(first)))),
         (_, []) => Ok(None),

@@ -4,7 +4,8 @@ use paternoster_batching::{LazyKnobs, Predictor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{FromSettings, KnobRefusal, Milliseconds, ModelTraits, Whole};
+use super::{FromSettings, Milliseconds, ModelTraits, Whole};
+use crate::SettingError;
 
 /// Knobs of `lazy`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -47,18 +48,18 @@ impl From<PredictorName> for Predictor {
 }
 
 impl TryFrom<String> for PredictorName {
-    type Error = String;
+    type Error = SettingError;
 
-    fn try_from(name: String) -> Result<Self, String> {
+    fn try_from(name: String) -> Result<Self, SettingError> {
         match name.as_str() {
             "table" => Ok(Self::Table),
             "paper" => Ok(Self::Paper),
             "oracle" => {
                 Err("the predictor 'oracle' is for simulation only, where latencies are known exactly; expected \
-                             table or paper"
-                    .to_owned())
+                     table or paper"
+                    .into())
             }
-            _ => Err(format!("expected table or paper, but found '{name}'")),
+            _ => Err(format!("expected table or paper, but found '{name}'").into()),
         }
     }
 }
@@ -66,7 +67,7 @@ impl TryFrom<String> for PredictorName {
 impl FromSettings for LazyKnobs {
     type Settings = LazySettings;
 
-    fn read(settings: &LazySettings, model: ModelTraits) -> Result<Self, KnobRefusal> {
+    fn read(settings: &LazySettings, model: ModelTraits) -> Result<Self, SettingError> {
         let default = Self::default();
         let reject_late = rejects_late("lazy.reject_late", settings.reject_late, model)?;
         Ok(Self {
@@ -79,12 +80,12 @@ impl FromSettings for LazyKnobs {
 }
 
 /// Reads the knob `key`: whether requests that can no longer meet the objective are rejected. Default: no.
-pub(super) fn rejects_late(key: &str, given: Option<bool>, model: ModelTraits) -> Result<bool, KnobRefusal> {
+pub(super) fn rejects_late(key: &str, given: Option<bool>, model: ModelTraits) -> Result<bool, SettingError> {
     let rejects = given.unwrap_or(false);
     if rejects && !model.has_objective {
         let message = "late are requests that miss the objective, but there is none: give \
                        'batching.latency_objective_ms', or remove this";
-        return Err(KnobRefusal::new(key, message));
+        return Err(SettingError::from(message).at(key));
     }
     Ok(rejects)
 }

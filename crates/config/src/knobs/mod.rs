@@ -17,6 +17,8 @@ use serde::{
     de::{self, Unexpected, Visitor},
 };
 
+use super::SettingError;
+
 pub use self::{adaptive::*, cellular::*, deferred::*, diversity::*, lazy::*, queueing::*};
 
 /// Longest time that a knob accepts, one day, in milliseconds.
@@ -46,22 +48,6 @@ impl ModelTraits {
     pub const PLAIN: Self = Self { stages: 1, is_padded: false, has_objective: false };
 }
 
-/// Why a knob was rejected.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KnobRefusal {
-    /// The key to change, below `batching`.
-    pub key: String,
-    /// What was wrong and what was expected.
-    pub message: String,
-}
-
-impl KnobRefusal {
-    /// Creates a rejection of the value at a key.
-    pub fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { key: key.into(), message: message.into() }
-    }
-}
-
 /// Converts microseconds to nanoseconds.
 pub fn from_us(microseconds: u64) -> Ns {
     microseconds.saturating_mul(1000).min(MAX_DELAY_NS)
@@ -81,8 +67,8 @@ pub trait FromSettings: Sized {
     /// Reads the knobs.
     ///
     /// # Errors
-    /// If a knob contradicts another or the model.
-    fn read(settings: &Self::Settings, model: ModelTraits) -> Result<Self, KnobRefusal>;
+    /// If a knob contradicts another or the model; with its key below `batching`.
+    fn read(settings: &Self::Settings, model: ModelTraits) -> Result<Self, SettingError>;
 }
 
 /// The rules of a policy.
@@ -100,12 +86,12 @@ impl Mode {
     ///
     /// # Errors
     /// If one of them is.
-    pub fn is_paper(mode: Option<Self>, others: &[(&str, bool)]) -> Result<bool, KnobRefusal> {
+    pub fn is_paper(mode: Option<Self>, others: &[(&str, bool)]) -> Result<bool, SettingError> {
         let is_paper = mode == Some(Self::Paper);
         match others.iter().find(|(_, is_given)| is_paper && *is_given) {
             Some((key, _)) => {
                 let message = "the mode 'paper' has its own: remove this, or choose the mode 'default'";
-                Err(KnobRefusal::new(*key, message))
+                Err(SettingError::from(message).at(*key))
             }
             None => Ok(is_paper),
         }
@@ -285,16 +271,16 @@ impl Visitor<'_> for NumberVisitor<'_> {
 pub struct LengthList(pub Vec<u32>);
 
 impl TryFrom<Vec<Positive>> for LengthList {
-    type Error = String;
+    type Error = SettingError;
 
-    fn try_from(given: Vec<Positive>) -> Result<Self, String> {
+    fn try_from(given: Vec<Positive>) -> Result<Self, SettingError> {
         let lengths: Vec<u32> = given.into_iter().map(|length| length.0).collect();
         if !lengths.is_empty() && lengths.len() <= MAX_LENGTHS && lengths.is_sorted_by(|one, next| one < next) {
             return Ok(Self(lengths));
         }
         let found: Vec<String> = lengths.iter().map(u32::to_string).collect();
         let found = found.join(",");
-        Err(format!("expected ascending lengths from 1, at most {MAX_LENGTHS} of them, but found '{found}'"))
+        Err(format!("expected ascending lengths from 1, at most {MAX_LENGTHS} of them, but found '{found}'").into())
     }
 }
 

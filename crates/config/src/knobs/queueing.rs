@@ -6,7 +6,8 @@ use paternoster_batching::{TimeoutAction, WindowKnobs};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Count, FromSettings, KnobRefusal, Long, ModelTraits, PositiveInt};
+use super::{Count, FromSettings, Long, ModelTraits, PositiveInt};
+use crate::SettingError;
 
 /// The queue of a policy that batches. In the section `window` it also has the knobs of that policy. It is converted to
 /// Triton's `dynamic_batching`.
@@ -52,11 +53,11 @@ pub struct QueueSettings {
 pub struct PriorityLevel(pub u64);
 
 impl TryFrom<String> for PriorityLevel {
-    type Error = String;
+    type Error = SettingError;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, SettingError> {
         let level = text.parse().map(Self);
-        level.map_err(|_| format!("expected a priority level as key, but found '{text}'"))
+        level.map_err(|_| SettingError::expected("a priority level as key", format_args!("'{text}'")))
     }
 }
 
@@ -83,7 +84,7 @@ impl From<TimeoutActionName> for TimeoutAction {
 impl FromSettings for WindowKnobs {
     type Settings = QueueingSettings;
 
-    fn read(settings: &QueueingSettings, _: ModelTraits) -> Result<Self, KnobRefusal> {
+    fn read(settings: &QueueingSettings, _: ModelTraits) -> Result<Self, SettingError> {
         let sizes = settings.preferred_batch_sizes.iter().flatten();
         Ok(Self {
             preferred_batch_sizes: sizes.filter_map(|size| u32::try_from(size.0).ok()).collect(),

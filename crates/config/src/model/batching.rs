@@ -1,7 +1,7 @@
 //! `batching`: the name of the policy, settings common to all policies, the queue, and a section of knobs for each
 //! policy.
 
-use std::{fmt, str::FromStr};
+use std::{convert::Infallible, fmt, str::FromStr};
 
 use paternoster_batching::{CellularKnobs, CustomPolicy, Policy, PolicyKind};
 use schemars::JsonSchema;
@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use super::StageNumber;
 use crate::{
+    SettingError,
     custom_policies::CustomPolicies,
     knobs::{
-        Above0, CellularSettings, Count, DAY_MS, DAY_US, FromSettings, KnobRefusal, Long, Milliseconds, ModelTraits,
-        Positive, QueueSettings, QueueingSettings, Whole, Within,
+        Above0, CellularSettings, Count, DAY_MS, DAY_US, FromSettings, Long, Milliseconds, ModelTraits, Positive,
+        QueueSettings, QueueingSettings, Whole, Within,
     },
     nearest::{alternatives, suggestion},
     values::{Keywords, Parsed},
@@ -61,7 +62,7 @@ macro_rules! batching {
             ///
             /// # Errors
             /// If a knob contradicts another or the model.
-            pub fn read(&self, kind: PolicyKind, model: ModelTraits) -> Result<Policy, KnobRefusal> {
+            pub fn read(&self, kind: PolicyKind, model: ModelTraits) -> Result<Policy, SettingError> {
                 match kind {
                     PolicyKind::Serial => Ok(Policy::Serial),
                     PolicyKind::Cellular => Ok(Policy::Cellular(CellularKnobs::default())),
@@ -130,12 +131,12 @@ impl Batching {
     ///
     /// # Errors
     /// If a name is that of no policy.
-    pub fn find_policy(&mut self, policies: &CustomPolicies) -> Result<(), String> {
+    pub fn find_policy(&mut self, policies: &CustomPolicies) -> Result<(), SettingError> {
         let Some(Parsed(PolicyName::Other(name))) = &self.policy else { return Ok(()) };
         let policy = policies.find(name).ok_or_else(|| {
             let names: Vec<&str> = PolicyName::keywords().into_iter().chain(policies.names()).collect();
             let hint = suggestion(name, names.iter().copied());
-            format!("expected {}, but found '{name}'{hint}", alternatives(&names))
+            SettingError::unknown(format!("expected {}, but found '{name}'{hint}", alternatives(&names)))
         })?;
         self.policy = Some(Parsed(PolicyName::Custom(policy.clone())));
         Ok(())
@@ -191,10 +192,10 @@ impl fmt::Display for PolicyName {
 }
 
 impl FromStr for PolicyName {
-    type Err = String;
+    /// None is refused here: other crates' policies are not known.
+    type Err = Infallible;
 
-    /// Reads a name. None is refused here: other crates' policies are not known.
-    fn from_str(name: &str) -> Result<Self, String> {
+    fn from_str(name: &str) -> Result<Self, Infallible> {
         Ok(Self::all().find(|policy| policy.as_str() == name).unwrap_or_else(|| Self::Other(name.into())))
     }
 }

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{batching::*, generate::*, image::*, pipeline::*, rollout::*, segments::*, text::*};
 use super::{
+    SettingError,
     knobs::{Finite, LengthList, Positive, PositiveInt, QueueSettings, Whole},
     values::{DataTypeName, Dim, Entries, NonEmpty, NonEmptyText, Parsed, PartName, Symbol, serialize_untagged},
 };
@@ -177,15 +178,15 @@ pub enum DeviceSelector {
 }
 
 impl std::str::FromStr for DeviceSelector {
-    type Err = String;
+    type Err = SettingError;
 
-    fn from_str(name: &str) -> Result<Self, String> {
+    fn from_str(name: &str) -> Result<Self, SettingError> {
         let number = name.strip_prefix("cuda:").and_then(|number| number.parse().ok());
         match (name, number) {
             ("cpu", _) => Ok(Self::Cpu),
             ("cuda", _) => Ok(Self::Cards),
             (_, Some(number @ 0..)) => Ok(Self::Card(number)),
-            _ => Err(format!("expected cpu, cuda or cuda:<number>, but found '{name}'")),
+            _ => Err(format!("expected cpu, cuda or cuda:<number>, but found '{name}'").into()),
         }
     }
 }

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    SettingError,
     knobs::{Whole, Within},
     values::NonEmpty,
 };
@@ -33,11 +34,11 @@ pub struct Rollout {
 pub struct VersionNumber(pub i64);
 
 impl TryFrom<String> for VersionNumber {
-    type Error = String;
+    type Error = SettingError;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, SettingError> {
         let number = text.parse::<i64>().ok().filter(|number| *number > 0 && number.to_string() == text);
-        number.map(Self).ok_or_else(|| format!("expected a version, a number above 0, but found '{text}'"))
+        number.map(Self).ok_or_else(|| SettingError::expected("a version, a number above 0", format_args!("'{text}'")))
     }
 }
 
@@ -55,16 +56,16 @@ impl HeaderText {
 }
 
 impl TryFrom<String> for HeaderText {
-    type Error = String;
+    type Error = SettingError;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, SettingError> {
         match text.parse::<HeaderName>() {
             // What gRPC sends of them is Base64, of which a value has several forms.
             Ok(name) if name.as_str().ends_with("-bin") => {
-                Err(format!("expected a header with a text: that of '{text}' is binary in gRPC"))
+                Err(format!("expected a header with a text: that of '{text}' is binary in gRPC").into())
             }
             Ok(_) => Ok(Self(text)),
-            Err(_) => Err(format!("expected the name of a header, such as x-user-id, but found '{text}'")),
+            Err(_) => Err(format!("expected the name of a header, such as x-user-id, but found '{text}'").into()),
         }
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Signed;
 use crate::{
+    SettingError,
     knobs::{Finite, Long, Whole},
     values::{Entries, Names, NonEmpty, NonEmptyText, PartName, serialize_untagged},
 };
@@ -224,7 +225,7 @@ impl SegmentSettings {
     ///
     /// # Errors
     /// Rejects one of the two without the other. Returns the key and the reason.
-    pub fn name_over(&mut self) -> Result<(), (&'static str, &'static str)> {
+    pub fn name_over(&mut self) -> Result<(), SettingError> {
         let (over, as_input) = match self {
             Self::Stage(stage) => (&mut stage.over, stage.as_input.take()),
             Self::Chain(chain) => (&mut chain.over, chain.as_input.take()),
@@ -235,14 +236,14 @@ impl SegmentSettings {
             (Some(Over::Tensor(tensor)), Some(input)) => Some(Over::Inputs(NonEmpty([(input, tensor)].into()))),
             (over @ (None | Some(Over::Inputs(_))), None) => over,
             (Some(Over::Tensor(_)), None) => {
-                return Err((
-                    "over",
-                    "expected 'as', the cell's input, beside it, or a mapping from inputs to tensors",
-                ));
+                let message = "expected 'as', the cell's input, beside it, or a mapping from inputs to tensors";
+                return Err(SettingError::from(message).at("over"));
             }
-            (None, Some(_)) => return Err(("as", "expected 'over', which names the tensor, beside it")),
+            (None, Some(_)) => {
+                return Err(SettingError::from("expected 'over', which names the tensor, beside it").at("as"));
+            }
             (Some(Over::Inputs(_)), Some(_)) => {
-                return Err(("as", "the mapping 'over' names the cell's inputs: remove this"));
+                return Err(SettingError::from("the mapping 'over' names the cell's inputs: remove this").at("as"));
             }
         };
         Ok(())

@@ -7,7 +7,7 @@ use crate::{parameters::tests::folded, values::Keywords};
 
 /// The refusal of a parameter's text, behind its key.
 fn refusal(key: &str, text: &str) -> String {
-    let refused = folded(&[(key, text)]).expect_err("it should be refused");
+    let refused = folded(&[(key, text)]).expect_err("it should be refused").to_string();
     let (_, message) = refused.split_once(&format!("parameters[{key}]: ")).expect("it names the key");
     message.to_owned()
 }

@@ -8,7 +8,10 @@ mod structure;
 use miette::Diagnostic;
 use prost_reflect::DynamicMessage;
 
-use super::{ConfigError, CustomPolicies, Origin, Position, bounds, model_config, parameters, settings::Settings};
+use super::{
+    ConfigError, ConfigErrorKind, CustomPolicies, Origin, Position, SettingError, bounds, model_config, parameters,
+    settings::Settings,
+};
 
 /// Reads a `config.pbtxt`. `file` is the name that errors carry.
 ///
@@ -31,18 +34,20 @@ pub fn parse_with(file: &str, bytes: &[u8], policies: &CustomPolicies) -> Result
         Err(fault) => {
             let valid = String::from_utf8_lossy(&bytes[..fault.valid_up_to()]).into_owned();
             let position = Position::at(&valid, valid.len());
-            return Err(ConfigError::of_text(file, Some(position), "expected UTF-8 text"));
+            let fault = SettingError::new(ConfigErrorKind::Syntax, "expected UTF-8 text");
+            return Err(ConfigError::of_text(file, Some(position), fault));
         }
     };
     let root = model_config::descriptor().map_err(|fault| origin.error("", fault))?;
     let prepared = structure::prepare(text, &root)
-        .map_err(|fault| ConfigError::of_text(file, Some(Position::at(text, fault.offset)), fault.message))?;
+        .map_err(|fault| ConfigError::of_text(file, Some(Position::at(text, fault.offset)), fault.error))?;
 
     let message = DynamicMessage::parse_text_format(root, &prepared.text).map_err(|fault| {
         let label = fault.labels().and_then(|mut labels| labels.next()).map(|label| label.offset());
         let offset = label.map_or(text.len(), |offset| prepared.original_offset(offset));
         let hint = fault.help().map(|help| format!("; {help}")).unwrap_or_default();
-        ConfigError::of_text(file, Some(Position::at(text, offset)), format!("{fault}{hint}"))
+        let fault = SettingError::new(ConfigErrorKind::Syntax, format!("{fault}{hint}"));
+        ConfigError::of_text(file, Some(Position::at(text, offset)), fault)
     })?;
     let config = message.transcode_to().map_err(|fault| origin.error("", fault.to_string()))?;
 

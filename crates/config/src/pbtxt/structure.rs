@@ -7,13 +7,23 @@ use std::collections::{BTreeMap, HashMap};
 
 use prost_reflect::{EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor};
 
-use crate::{bounds, model_config, nearest::suggestion};
+use crate::{
+    bounds, model_config,
+    nearest::suggestion,
+    setting_error::{ConfigErrorKind, SettingError},
+};
 
 /// A fault that the pass found, at a byte offset of the user's text.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) offset: usize,
-    pub(super) message: String,
+    pub(super) error: SettingError,
+}
+
+impl Fault {
+    fn syntax(offset: usize, message: String) -> Self {
+        Self { offset, error: SettingError::new(ConfigErrorKind::Syntax, message) }
+    }
 }
 
 /// Text that prost-reflect reads, and what is needed to find its parts in the user's text.
@@ -43,7 +53,7 @@ pub(super) fn prepare(text: &str, root: &MessageDescriptor) -> Result<Prepared, 
     pass.fields(root, String::new(), 0)?;
     if let Some(Bracket { close, offset }) = pass.open.pop() {
         let message = format!("this bracket is never closed: expected '{}'", char::from(close));
-        return Err(Fault { offset, message });
+        return Err(Fault::syntax(offset, message));
     }
     pass.prepared.text.push_str(&text[pass.copied..]);
     Ok(pass.prepared)
@@ -110,7 +120,7 @@ impl Pass<'_> {
             TokenKind::Text => &self.source[key.start + 1..key.end - 1],
             _ => self.text(key),
         };
-        bounds::key(key_text).map_err(|message| Fault { offset: key.start, message })?;
+        bounds::key(key_text).map_err(|error| Fault { offset: key.start, error })?;
         let stem = path.rfind('[').map_or(path, |cut| &path[..cut]);
         Ok(format!("{stem}[{key_text}]"))
     }
@@ -126,7 +136,7 @@ impl Pass<'_> {
         let word = self.text(name);
         let field = message.get_field_by_name(word).ok_or_else(|| {
             let within = if path.is_empty() { String::new() } else { format!(" in {path}") };
-            Fault { offset: name.start, message: model_config::unknown_field(message, word, &within) }
+            Fault { offset: name.start, error: model_config::unknown_field(message, word, &within) }
         })?;
         let path = if path.is_empty() { word.to_owned() } else { format!("{path}.{word}") };
         self.prepared.places.entry(path.clone()).or_insert(name.start);
@@ -218,7 +228,7 @@ impl Pass<'_> {
         let hint = suggestion(word, names.iter().map(String::as_str));
         let (field, names) = (field.name(), names.join(", "));
         let message = format!("{field}: expected one of {names}, but found '{word}'{hint}");
-        Err(Fault { offset: token.start, message })
+        Err(Fault::syntax(token.start, message))
     }
 
     fn text(&self, token: Token) -> &str {
@@ -236,14 +246,14 @@ impl Pass<'_> {
         self.values += 1;
         match self.values {
             0..=bounds::MAX_VALUES => Ok(()),
-            _ => Err(Fault { offset: token.start, message: bounds::too_many_values() }),
+            _ => Err(Fault { offset: token.start, error: bounds::too_many_values() }),
         }
     }
 
     fn open(&mut self, close: u8, token: Token) -> Result<(), Fault> {
         let offset = token.start;
         if self.open.len() >= bounds::MAX_DEPTH {
-            return Err(Fault { offset, message: bounds::too_deep() });
+            return Err(Fault { offset, error: bounds::too_deep() });
         }
         self.open.push(Bracket { close, offset });
         Ok(())
@@ -263,12 +273,12 @@ impl Pass<'_> {
                 format!("expected '{expected}' for the bracket opened in line {line}, but found '{found}'")
             }
         };
-        Err(Fault { offset: token.start, message })
+        Err(Fault::syntax(token.start, message))
     }
 }
 
 fn misplaced(bracket: u8, expected: &str, token: Token) -> Fault {
-    Fault { offset: token.start, message: format!("expected {expected} '{}'", char::from(bracket)) }
+    Fault::syntax(token.start, format!("expected {expected} '{}'", char::from(bracket)))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -320,7 +330,7 @@ fn next_token(text: &str, from: usize) -> Result<Option<Token>, Fault> {
         _ => {
             let character = text[start..].chars().next().unwrap_or_default();
             let message = format!("expected a key or a value, but found '{}'", character.escape_debug());
-            Err(Fault { offset: start, message })
+            Err(Fault::syntax(start, message))
         }
     }
 }
@@ -338,5 +348,5 @@ fn string_end(bytes: &[u8], start: usize) -> Result<usize, Fault> {
         }
     }
     let message = format!("this string is never closed: expected {} in the same line", char::from(quote));
-    Err(Fault { offset: start, message })
+    Err(Fault::syntax(start, message))
 }

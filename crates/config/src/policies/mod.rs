@@ -6,8 +6,8 @@ use paternoster_batching::{
 };
 
 use super::{
-    ConfigError, Origin,
-    knobs::{CellularSettings, FromSettings, KnobRefusal, Milliseconds, Mode, ModelTraits, from_us},
+    ConfigError, Origin, SettingError,
+    knobs::{CellularSettings, FromSettings, Milliseconds, Mode, ModelTraits, from_us},
     model::{Auto, Cell, PolicyName, Stages},
     model_config,
     pb::{self, model_config::SchedulingChoice},
@@ -238,8 +238,8 @@ impl Reader<'_> {
         ModelTraits { stages: self.stages, is_padded: self.is_padded(), has_objective }
     }
 
-    fn refused(self, refusal: KnobRefusal) -> ConfigError {
-        self.origin.error(&format!("batching.{}", refusal.key), refusal.message)
+    fn refused(self, refusal: SettingError) -> ConfigError {
+        self.origin.error("batching", refusal)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{CustomPolicies, complete, json, pbtxt, stages, yaml};
 type Parameters = [(&'static str, &'static str)];
 
 /// Reads a configuration of one input, whose `parameters` stand in pairs.
-fn policy(text: &str, parameters: &[(&str, &str)]) -> Result<Policy, String> {
+fn policy(text: &str, parameters: &[(&str, &str)]) -> Result<Policy, ConfigError> {
     policy_of(8, text, parameters)
 }
 
@@ -23,20 +23,20 @@ fn text_of(max_batch_size: u32, text: &str, parameters: &[(&str, &str)]) -> Stri
     format!("max_batch_size: {max_batch_size} input {{ name: \"x\" }} {text}\n{parameters}")
 }
 
-fn policy_of(max_batch_size: u32, text: &str, parameters: &[(&str, &str)]) -> Result<Policy, String> {
+fn policy_of(max_batch_size: u32, text: &str, parameters: &[(&str, &str)]) -> Result<Policy, ConfigError> {
     let text = text_of(max_batch_size, text, parameters);
     let (mut config, origin) = pbtxt::parse("config.pbtxt", text.as_bytes()).unwrap();
     complete::scheduler(&mut config);
     let stages = stages::read(&config, &origin).unwrap();
-    read(&config, &stages, &origin).map_err(|fault| fault.to_string())
+    read(&config, &stages, &origin)
 }
 
-fn named(name: &str, parameters: &[(&str, &str)]) -> Result<Policy, String> {
+fn named(name: &str, parameters: &[(&str, &str)]) -> Result<Policy, ConfigError> {
     policy("", &[&[("batching.policy", name)], parameters].concat())
 }
 
 fn refusal(name: &str, parameters: &[(&str, &str)]) -> String {
-    named(name, parameters).expect_err("it should be refused")
+    named(name, parameters).expect_err("it should be refused").to_string()
 }
 
 const PAD: (&str, &str) = ("pad.x", "n=0");
@@ -97,7 +97,7 @@ fn without_a_batch_axis_requests_run_one_by_one_from_the_queue() {
         let found = policy_of(0, &format!("dynamic_batching {{ {text} }}"), &parameters);
         assert_eq!(found, Ok(Policy::Serial), "{name:?}");
     }
-    let refusal = policy_of(0, "", &[("batching.policy", "lazy")]).expect_err("it has no batches");
+    let refusal = policy_of(0, "", &[("batching.policy", "lazy")]).expect_err("it has no batches").to_string();
     assert!(refusal.ends_with("the policy 'lazy' needs a max_batch_size of at least 1, but it is 0"), "{refusal}");
 }
 
@@ -105,7 +105,7 @@ fn without_a_batch_axis_requests_run_one_by_one_from_the_queue() {
 fn serial_has_a_queue_but_no_window() {
     let serial = |text: &str| policy(text, &[("batching.policy", "serial")]);
     assert_eq!(serial("dynamic_batching { default_queue_policy { max_queue_size: 2 } }"), Ok(Policy::Serial));
-    let refusal = serial("dynamic_batching { preferred_batch_size: 2 }").expect_err("it has no batches");
+    let refusal = serial("dynamic_batching { preferred_batch_size: 2 }").expect_err("it has no batches").to_string();
     assert!(refusal.ends_with("has no preferred sizes: remove them, or choose the policy 'window'"), "{refusal}");
 }
 
@@ -168,9 +168,10 @@ fn a_model_of_cells_is_cellular() {
         let expected = format!("the policy '{other}' does not go with cells: expected auto, cellular or lazy");
         assert!(refusal(other, &CELL).ends_with(&expected), "{other}");
     }
-    let window = policy("dynamic_batching { max_queue_delay_microseconds: 5 }", &CELL).expect_err("no window");
+    let window =
+        policy("dynamic_batching { max_queue_delay_microseconds: 5 }", &CELL).expect_err("no window").to_string();
     assert!(window.ends_with("the policy 'cellular' has no such delay: remove it"), "{window}");
-    let sizes = policy("dynamic_batching { preferred_batch_size: 1 }", &CELL).expect_err("no window");
+    let sizes = policy("dynamic_batching { preferred_batch_size: 1 }", &CELL).expect_err("no window").to_string();
     assert!(sizes.ends_with("the policy 'cellular' has no preferred sizes: remove them"), "{sizes}");
     let expected = Policy::Cellular(CellularKnobs { slots: 9, ..CellularKnobs::default() });
     assert_eq!(named("cellular", &[("batching.cellular.slots", "9")]), Ok(expected), "recurrent layers need no cells");
@@ -336,7 +337,10 @@ fn knobs_that_contradict_each_other_are_refused_with_what_would_work() {
 #[test]
 fn the_windows_own_knobs_belong_to_the_window() {
     let with = |name: &str, text: &str| {
-        policy(text, &[("batching.policy", name)]).expect_err("it should be refused").split_off("config.pbtxt:".len())
+        policy(text, &[("batching.policy", name)])
+            .expect_err("it should be refused")
+            .to_string()
+            .split_off("config.pbtxt:".len())
     };
     let sizes = "dynamic_batching { preferred_batch_size: 4 }";
     assert_eq!(

@@ -15,7 +15,7 @@ use paternoster_onnx::{Port, PortDim, Signature};
 use smallvec::smallvec;
 
 use super::{
-    ConfigError, Origin,
+    ConfigError, Origin, SettingError,
     knobs::{Long, from_us},
     model_config::{self, is_scalar, sequence_batching},
     pb::{
@@ -179,7 +179,7 @@ pub fn as_cells(
     Ok(Some(UnfoldRequest { cells: vec![cell], segments: vec![segment], lengths, limits: Vec::new() }))
 }
 
-fn elements(state: &InitialState, bytes: &Bytes) -> Result<Constant, String> {
+fn elements(state: &InitialState, bytes: &Bytes) -> Result<Constant, SettingError> {
     let size = model_config::datatype(state.data_type).and_then(DataType::size_bytes);
     let count = state.dims.iter().try_fold(1_usize, |count, dim| count.checked_mul(usize::try_from(*dim).ok()?));
     let expected = size.zip(count).and_then(|(size, count)| size.checked_mul(count));
@@ -187,7 +187,7 @@ fn elements(state: &InitialState, bytes: &Bytes) -> Result<Constant, String> {
         return Ok(Constant::Elements(bytes.clone()));
     }
     let expected = expected.map_or("fixed dims of numbers".to_owned(), |expected| format!("{expected} bytes"));
-    Err(format!("expected {expected}, but the file has {} bytes", bytes.len()))
+    Err(format!("expected {expected}, but the file has {} bytes", bytes.len()).into())
 }
 
 /// Returns the source of a control input; `None` if the control is not valid.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    ConfigError, Origin,
+    ConfigError, Origin, SettingError,
     knobs::Whole,
     model::{ExitSettings, MAX_STAGES, Stages},
     nearest::suggestion,
@@ -92,7 +92,7 @@ struct Reader<'c> {
 }
 
 impl Reader<'_> {
-    fn refuse(self, key: &str, message: impl Into<String>) -> ConfigError {
+    fn refuse(self, key: &str, message: impl Into<SettingError>) -> ConfigError {
         self.origin.error(key, message)
     }
 

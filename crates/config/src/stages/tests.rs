@@ -1,23 +1,23 @@
 use super::*;
 use crate::pbtxt;
 
-fn from_text(text: &str, parameters: &[(&str, &str)]) -> Result<StageRequest, String> {
+fn from_text(text: &str, parameters: &[(&str, &str)]) -> Result<StageRequest, ConfigError> {
     let parameters: String = parameters
         .iter()
         .map(|(key, value)| format!("parameters {{ key: \"{key}\" value {{ string_value: \"{value}\" }} }}\n"))
         .collect();
     let read = pbtxt::parse("config.pbtxt", format!("{text}\n{parameters}").as_bytes());
-    read.and_then(|(config, origin)| super::read(&config, &origin)).map_err(|fault| fault.to_string())
+    read.and_then(|(config, origin)| super::read(&config, &origin))
 }
 
 const BATCHED: &str = "max_batch_size: 8 output { name: \"logits\" } output { name: \"score\" }";
 
-fn of(parameters: &[(&str, &str)]) -> Result<StageRequest, String> {
+fn of(parameters: &[(&str, &str)]) -> Result<StageRequest, ConfigError> {
     from_text(BATCHED, parameters)
 }
 
 fn refusal(parameters: &[(&str, &str)]) -> String {
-    of(parameters).expect_err("it should be refused")
+    of(parameters).expect_err("it should be refused").to_string()
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn stages_are_a_number_or_tensors() {
 
 #[test]
 fn a_model_that_cannot_be_cut_says_why() {
-    let refused = |text: &str| from_text(text, &[("stages", "2")]).expect_err("it should be refused");
+    let refused = |text: &str| from_text(text, &[("stages", "2")]).expect_err("it should be refused").to_string();
     assert_eq!(
         refused("max_batch_size: 0"),
         "config.pbtxt:2:12: parameters[stages]: stages hand on rows of a batch: expected a max_batch_size of at least \
@@ -55,22 +55,23 @@ fn impossible_cuts_are_refused() {
         assert!(refusal(&[("stages", count)]).ends_with(&expected), "{count}");
     }
     let at = |tensors: &[String]| of(&[("paternoster", &format!("stages: [{}]", tensors.join(", ")))]);
-    let refused =
-        |tensors: &[&str]| at(&tensors.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap_err();
+    let refused = |tensors: &[&str]| {
+        at(&tensors.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap_err().to_string()
+    };
     assert!(refused(&["a", "a"]).ends_with(":1:13: stages[1]: the tensor 'a' is given twice"));
     assert!(refused(&["''"]).ends_with("expected the name of a tensor"));
     let many: Vec<String> = (0..256).map(|number| format!("t{number}")).collect();
     assert!(at(&many[..255]).is_ok_and(|request| request.count() == 256));
-    assert!(at(&many).unwrap_err().ends_with("stages[255]: expected at most 256 stages"));
+    assert!(at(&many).unwrap_err().to_string().ends_with("stages[255]: expected at most 256 stages"));
 }
 
 /// Four stages and exits.
-fn exits(exits: &str) -> Result<StageRequest, String> {
+fn exits(exits: &str) -> Result<StageRequest, ConfigError> {
     of(&[("stages", "4"), ("paternoster", &format!("exits: [{exits}]"))])
 }
 
 /// An exit, with one of its keys replaced, added, or (by an empty value) taken away.
-fn exit(changed: &[(&str, &str)]) -> Result<StageRequest, String> {
+fn exit(changed: &[(&str, &str)]) -> Result<StageRequest, ConfigError> {
     let mut given = BTreeMap::from([("stage", "1"), ("value", "confidence"), ("at_least", "0.9")]);
     given.extend(changed.iter().copied());
     let keys = given.iter().filter(|(_, value)| !value.is_empty()).map(|(key, value)| format!("{key}: {value}"));
@@ -92,7 +93,7 @@ fn an_exit_ends_rows_or_skips_stages() {
 
 #[test]
 fn exits_that_lead_nowhere_are_refused_with_what_would_work() {
-    let uncut = of(&[("paternoster", "exits: [{ stage: 1, value: v, at_least: 1 }]")]).unwrap_err();
+    let uncut = of(&[("paternoster", "exits: [{ stage: 1, value: v, at_least: 1 }]")]).unwrap_err().to_string();
     assert_eq!(
         uncut,
         "config.pbtxt:2:12: parameters[paternoster]:1:31: exits[0].at_least: an exit leaves the order of stages, but \
@@ -122,7 +123,7 @@ fn exits_that_lead_nowhere_are_refused_with_what_would_work() {
         (&[("values", "v")], "exits[0].values: unknown key 'values'; did you mean 'value'?"),
     ];
     for (changed, expected) in cases {
-        let refused = exit(changed).expect_err("it should be refused");
+        let refused = exit(changed).expect_err("it should be refused").to_string();
         assert!(refused.starts_with("config.pbtxt:3:12: parameters[paternoster]:1:"), "{refused}");
         assert!(refused.ends_with(&format!(": {expected}")), "{refused}, not {expected}");
     }

@@ -21,7 +21,10 @@ use serde::{
 use serde_path_to_error::{Path, Segment, Track};
 
 use super::{Node, Value};
-use crate::nearest::{alternatives, suggestion};
+use crate::{
+    nearest::{alternatives, suggestion},
+    setting_error::{ConfigErrorKind, SettingError},
+};
 
 const MAPPING: &str = "a mapping of keys to values";
 /// The value of a switch that is on.
@@ -29,36 +32,18 @@ static ON: Node = Node { at: 0, value: Value::Flag(true) };
 
 const SWITCH: &str = "true, false or a mapping of knobs";
 
-/// Why a value could not be read as its type.
-#[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-pub(crate) struct Fault {
-    /// What was expected, and what was found.
-    pub(crate) message: String,
-}
-
-impl Fault {
-    fn new(message: String) -> Self {
-        Self { message }
-    }
-
-    fn expected(what: &str, found: &str) -> Self {
-        Self::new(format!("expected {what}, but found {found}"))
-    }
-}
-
 /// Reads a tree as the type of a seed, such as `PhantomData::<T>`.
 ///
 /// # Errors
-/// Returns the first fault with its path.
-pub(crate) fn typed<'n, S: DeserializeSeed<'n>>(seed: S, root: &'n Node) -> Result<S::Value, (Path, Fault)> {
+/// Returns the first fault, with its path as [`Node::find`] takes it.
+pub(crate) fn typed<'n, S: DeserializeSeed<'n>>(seed: S, root: &'n Node) -> Result<S::Value, SettingError> {
     let mut track = Track::new();
     let read = seed.deserialize(serde_path_to_error::Deserializer::new(root, &mut track));
-    read.map_err(|fault| (track.path(), fault))
+    read.map_err(|fault| fault.at(key_of(&track.path())))
 }
 
 /// A fault's path as [`Node::find`] takes it.
-pub(crate) fn key_of(path: &Path) -> String {
+fn key_of(path: &Path) -> String {
     let labels = path.iter().map(|segment| match segment {
         Segment::Seq { index } => format!("[{index}]"),
         Segment::Enum { variant } if variant.starts_with('#') => String::new(),
@@ -70,9 +55,9 @@ pub(crate) fn key_of(path: &Path) -> String {
     labels.collect::<String>().trim_start_matches('.').to_owned()
 }
 
-impl de::Error for Fault {
+impl de::Error for SettingError {
     fn custom<T: fmt::Display>(message: T) -> Self {
-        Self::new(message.to_string())
+        message.to_string().into()
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
@@ -88,30 +73,31 @@ impl de::Error for Fault {
             kind if kind.starts_with("struct ") => MAPPING,
             kind => kind,
         };
-        Self::expected(expected, &describe(found))
+        Self::expected(expected, describe(found))
     }
 
     fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::expected(&expected.to_string(), &describe(found))
+        Self::expected(&expected.to_string(), describe(found))
     }
 
     fn unknown_variant(found: &str, expected: &'static [&'static str]) -> Self {
         let hint = suggestion(found, expected.iter().copied());
-        Self::expected(&alternatives(expected), &format!("'{}'{hint}", found.escape_debug()))
+        let fault = Self::expected(&alternatives(expected), format_args!("'{}'{hint}", found.escape_debug()));
+        Self { kind: ConfigErrorKind::Unknown, ..fault }
     }
 
     fn unknown_field(found: &str, expected: &'static [&'static str]) -> Self {
-        Self::new(unknown_key(found, expected.iter().copied()))
+        unknown_key(found, expected.iter().copied())
     }
 
     fn missing_field(key: &'static str) -> Self {
-        Self::new(format!("expected the key '{key}'"))
+        format!("expected the key '{key}'").into()
     }
 }
 
-/// The message for an unknown key.
-pub(crate) fn unknown_key<'k>(found: &str, known: impl IntoIterator<Item = &'k str>) -> String {
-    format!("unknown key '{found}'{}", suggestion(found, known))
+/// The error about an unknown key.
+pub(crate) fn unknown_key<'k>(found: &str, known: impl IntoIterator<Item = &'k str>) -> SettingError {
+    SettingError::unknown(format!("unknown key '{found}'{}", suggestion(found, known)))
 }
 
 fn describe(found: Unexpected<'_>) -> String {
@@ -180,11 +166,11 @@ fn entries(node: &Node) -> Option<&[(String, Node)]> {
 }
 
 /// Lets a visitor read entries as a mapping.
-fn visit_entries<'n, V: Visitor<'n>>(entries: &'n [(String, Node)], visitor: V) -> Result<V::Value, Fault> {
+fn visit_entries<'n, V: Visitor<'n>>(entries: &'n [(String, Node)], visitor: V) -> Result<V::Value, SettingError> {
     visitor.visit_map(MapDeserializer::new(entries.iter().map(|(name, node)| (name.as_str(), node))))
 }
 
-impl<'n> IntoDeserializer<'n, Fault> for &'n Node {
+impl<'n> IntoDeserializer<'n, SettingError> for &'n Node {
     type Deserializer = Self;
 
     fn into_deserializer(self) -> Self {
@@ -193,9 +179,9 @@ impl<'n> IntoDeserializer<'n, Fault> for &'n Node {
 }
 
 impl<'de> Deserializer<'de> for &'de Node {
-    type Error = Fault;
+    type Error = SettingError;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
         match &self.value {
             Value::Null => visitor.visit_unit(),
             Value::Flag(flag) => visitor.visit_bool(*flag),
@@ -211,49 +197,53 @@ impl<'de> Deserializer<'de> for &'de Node {
         }
     }
 
-    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
         match self.raw() {
             Some(flag) => visitor.visit_bool(flag),
             None => self.deserialize_any(visitor),
         }
     }
 
-    fn deserialize_i128<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_i128<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
         match self.raw() {
             Some(number) => visitor.visit_i128(number),
             None => self.deserialize_any(visitor),
         }
     }
 
-    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
         match self.raw().filter(|number: &f64| number.is_finite()) {
             Some(number) => visitor.visit_f64(number),
             None => self.deserialize_any(visitor),
         }
     }
 
-    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
         let Value::Raw(text) = &self.value else { return self.deserialize_any(visitor) };
         let numbers: Option<Vec<i128>> = text.split(',').map(|number| number.trim().parse().ok()).collect();
         match numbers {
             Some(numbers) => visitor.visit_seq(SeqDeserializer::new(numbers.into_iter())),
-            None => Err(Fault::expected("numbers with commas between them", &describe(self.unexpected()))),
+            None => Err(SettingError::expected("numbers with commas between them", describe(self.unexpected()))),
         }
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
         // A key without a value is not a key left out.
         visitor.visit_some(self)
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, SettingError> {
         visitor.visit_newtype_struct(self)
     }
 
-    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
         match entries(self) {
             Some(entries) => visit_entries(entries, visitor),
-            None => Err(Fault::expected(MAPPING, &describe(self.unexpected()))),
+            None => Err(SettingError::expected(MAPPING, describe(self.unexpected()))),
         }
     }
 
@@ -262,7 +252,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         _: &'static str,
         fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Fault> {
+    ) -> Result<V::Value, SettingError> {
         if !fields.contains(&"") {
             return self.deserialize_map(visitor);
         }
@@ -276,7 +266,7 @@ impl<'de> Deserializer<'de> for &'de Node {
             }
             Some(entries) => visit_entries(entries, visitor),
             None if self.is_of_kind("#flag") => visitor.visit_map(MapDeserializer::new([("", self)].into_iter())),
-            None => Err(Fault::expected(SWITCH, &describe(self.unexpected()))),
+            None => Err(SettingError::expected(SWITCH, describe(self.unexpected()))),
         }
     }
 
@@ -285,7 +275,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         expected: &'static str,
         variants: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Fault> {
+    ) -> Result<V::Value, SettingError> {
         // A parameter's text is a text only if no other kind fits.
         let by_kind = |is_text: bool| {
             let mut kinds = variants.iter().filter(|variant| (**variant == "#text") == is_text);
@@ -296,23 +286,23 @@ impl<'de> Deserializer<'de> for &'de Node {
             let read = visitor.visit_enum(MapAccessDeserializer::new(entry));
             return read.map_err(|fault| match self.value {
                 Value::List(_) | Value::Map(_) | Value::Null => fault,
-                _ => Fault::expected(expected, &describe(self.unexpected())),
+                _ => SettingError::expected(expected, describe(self.unexpected())),
             });
         }
         match &self.value {
             _ if variants.iter().any(|variant| variant.starts_with('#')) => {
-                Err(Fault::expected(expected, &describe(self.unexpected())))
+                Err(SettingError::expected(expected, describe(self.unexpected())))
             }
             Value::Text(word) | Value::Raw(word) => {
-                let word: StrDeserializer<'_, Fault> = word.trim().into_deserializer();
+                let word: StrDeserializer<'_, SettingError> = word.trim().into_deserializer();
                 visitor.visit_enum(word)
             }
             Value::Map(entries) if entries.len() == 1 => {
                 let entry = entries.iter().map(|(name, node)| (name.as_str(), node));
                 visitor.visit_enum(MapAccessDeserializer::new(MapDeserializer::new(entry)))
             }
-            Value::Map(_) => Err(Fault::new(format!("expected one of {}", alternatives(variants)))),
-            _ => Err(Fault::expected(&alternatives(variants), &describe(self.unexpected()))),
+            Value::Map(_) => Err(format!("expected one of {}", alternatives(variants)).into()),
+            _ => Err(SettingError::expected(&alternatives(variants), describe(self.unexpected()))),
         }
     }
 

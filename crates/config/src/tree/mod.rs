@@ -7,7 +7,7 @@ mod read;
 use std::collections::BTreeMap;
 
 pub(super) use self::{
-    de::{key_of, typed, unknown_key},
+    de::{typed, unknown_key},
     read::{json, yaml},
 };
 

@@ -11,7 +11,11 @@ use granit_parser::{ErrorKind, Event, Options, Parser, ScalarStyle, Span, StrInp
 use serde::de::IgnoredAny;
 
 use super::{Node, Value};
-use crate::{bounds, position::Position};
+use crate::{
+    bounds,
+    position::Position,
+    setting_error::{ConfigErrorKind, SettingError},
+};
 
 /// Maximum bytes of keys and texts in a tree. A file has far fewer, but YAML aliases can repeat texts without limit.
 const MAX_TEXT_BYTES: usize = 1 << 20;
@@ -20,7 +24,11 @@ const MAX_TEXT_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) position: Option<Position>,
-    pub(crate) message: String,
+    pub(crate) fault: SettingError,
+}
+
+fn syntax(message: impl Into<String>) -> SettingError {
+    SettingError::new(ConfigErrorKind::Syntax, message)
 }
 
 /// The size of a tree, with aliases expanded.
@@ -32,7 +40,7 @@ struct Size {
 
 impl Size {
     /// Adds a part, within the bounds.
-    fn add(&mut self, nodes: usize, text_bytes: usize) -> Result<(), String> {
+    fn add(&mut self, nodes: usize, text_bytes: usize) -> Result<(), SettingError> {
         self.nodes += nodes;
         self.text_bytes += text_bytes;
         if self.nodes > bounds::MAX_VALUES {
@@ -40,7 +48,7 @@ impl Size {
         }
         if self.text_bytes > MAX_TEXT_BYTES {
             let most = format_args!("{MAX_TEXT_BYTES} bytes of text once aliases are replaced");
-            return Err(format!("expected at most {most}, but found more"));
+            return Err(bounds::too_large(format!("expected at most {most}, but found more")));
         }
         Ok(())
     }
@@ -59,7 +67,7 @@ pub(crate) fn yaml(text: &str) -> Result<Node, Refusal> {
     let parser = Parser::new_from_str_with_options(text, options);
     let mut reader = YamlReader { parser, at: 0, size: Size::default(), depth: 0, deepest: 0, anchors: HashMap::new() };
     let read = reader.document();
-    read.map_err(|message| Refusal { position: Some(Position::at(text, reader.at)), message })
+    read.map_err(|fault| Refusal { position: Some(Position::at(text, reader.at)), fault })
 }
 
 /// A value that aliases repeat.
@@ -82,7 +90,7 @@ struct YamlReader<'t> {
 }
 
 impl<'t> YamlReader<'t> {
-    fn next(&mut self) -> Result<Event<'t>, String> {
+    fn next(&mut self) -> Result<Event<'t>, SettingError> {
         match self.parser.next_event() {
             Some(Ok((event, Span { start, .. }))) => {
                 self.at = start.byte_offset().unwrap_or(self.at);
@@ -92,20 +100,20 @@ impl<'t> YamlReader<'t> {
                 self.at = fault.marker().byte_offset().unwrap_or(self.at);
                 // It reads ahead, so that it may find this before the tree does.
                 let is_too_deep = *fault.kind() == ErrorKind::RecursionLimitExceeded;
-                Err(if is_too_deep { bounds::too_deep() } else { fault.info() })
+                Err(if is_too_deep { bounds::too_deep() } else { syntax(fault.info()) })
             }
             None => Ok(Event::StreamEnd),
         }
     }
 
     /// Reads the only document; none is null.
-    fn document(&mut self) -> Result<Node, String> {
+    fn document(&mut self) -> Result<Node, SettingError> {
         let mut root = None;
         loop {
             match self.next()? {
                 Event::StreamEnd => return Ok(root.unwrap_or(Node { at: 0, value: Value::Null })),
                 Event::DocumentStart(..) if root.is_some() => {
-                    return Err("expected one YAML document, but found more".to_owned());
+                    return Err(syntax("expected one YAML document, but found more"));
                 }
                 Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd => {}
                 event => root = Some(self.node(event)?),
@@ -113,7 +121,7 @@ impl<'t> YamlReader<'t> {
         }
     }
 
-    fn node(&mut self, event: Event<'t>) -> Result<Node, String> {
+    fn node(&mut self, event: Event<'t>) -> Result<Node, SettingError> {
         let at = self.at;
         let (size, deepest) = (self.size, std::mem::replace(&mut self.deepest, self.depth));
         let (anchor, value) = match event {
@@ -151,7 +159,7 @@ impl<'t> YamlReader<'t> {
                 self.depth -= 1;
                 (anchor, Value::Map(entries))
             }
-            event => return Err(format!("expected a value, but found {event:?}")),
+            event => return Err(syntax(format!("expected a value, but found {event:?}"))),
         };
         let node = Node { at, value };
         if anchor > 0 {
@@ -163,9 +171,9 @@ impl<'t> YamlReader<'t> {
         Ok(node)
     }
 
-    fn alias(&mut self, anchor: usize) -> Result<Value, String> {
+    fn alias(&mut self, anchor: usize) -> Result<Value, SettingError> {
         let Some(anchored) = self.anchors.get(&anchor) else {
-            return Err("expected an alias of a complete value, but found one within its own".to_owned());
+            return Err(syntax("expected an alias of a complete value, but found one within its own"));
         };
         self.size.add(anchored.size.nodes, anchored.size.text_bytes)?;
         self.deepest = self.deepest.max(self.depth + anchored.depth);
@@ -176,9 +184,9 @@ impl<'t> YamlReader<'t> {
     }
 
     /// Counts a list or mapping.
-    fn open(&mut self, tag: Option<&Tag>, kind: &str) -> Result<(), String> {
+    fn open(&mut self, tag: Option<&Tag>, kind: &str) -> Result<(), SettingError> {
         if tag.is_some_and(|tag| !tag.is_yaml_core_schema_tag(kind)) {
-            return Err(TAG.to_owned());
+            return Err(syntax(TAG));
         }
         self.size.add(1, 0)?;
         self.depth += 1;
@@ -190,12 +198,12 @@ impl<'t> YamlReader<'t> {
 const TAG: &str = "expected a plain value without a tag";
 
 /// Resolves a scalar. The rules are those of YAML's core schema, but that digits behind a leading zero are a text.
-fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, String> {
+fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, SettingError> {
     let is_text = || Value::Text(text.to_owned());
     match tag.map(Tag::core_suffix) {
         Some(Some("str")) => return Ok(is_text()),
         Some(Some("int" | "float" | "bool" | "null")) => {}
-        Some(_) => return Err(TAG.to_owned()),
+        Some(_) => return Err(syntax(TAG)),
         None if style != ScalarStyle::Plain => return Ok(is_text()),
         None => {}
     }
@@ -236,12 +244,12 @@ fn is_zero_led(text: &str) -> bool {
 }
 
 /// The name that a key is.
-fn name(key: Value) -> Result<String, String> {
+fn name(key: Value) -> Result<String, SettingError> {
     let name = match key {
         Value::Text(name) => name,
         // Priority levels are numbers.
         Value::Int(number) => number.to_string(),
-        _ => return Err("expected a word as key".to_owned()),
+        _ => return Err(syntax("expected a word as key")),
     };
     bounds::key(&name).map(|()| name)
 }
@@ -258,7 +266,7 @@ pub(crate) fn json(text: &str) -> Result<Node, Refusal> {
             let mut message = fault.to_string();
             // The message ends with the position.
             message.truncate(message.rfind(" at line ").unwrap_or(message.len()));
-            Err(Refusal { position, message })
+            Err(Refusal { position, fault: syntax(message) })
         }
     }
 }
@@ -336,9 +344,9 @@ mod tests {
         };
         assert!(nested(61, "*a").is_ok(), "one mapping, two lists and 61 more");
         let refused = nested(62, "*a").expect_err("it is too deep");
-        assert_eq!(refused.message, bounds::too_deep());
+        assert_eq!(refused.fault, bounds::too_deep());
         let refused = nested(1, "*b").expect_err("it never ends");
-        assert_eq!(refused.message, "expected an alias of a complete value, but found one within its own");
+        assert_eq!(refused.fault.message, "expected an alias of a complete value, but found one within its own");
         assert_eq!(refused.position, Some(Position { line: 2, column: 9 }));
     }
 }

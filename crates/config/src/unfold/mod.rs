@@ -5,7 +5,7 @@
 //! outputs of programs are still names. Once the loader has read the programs, [`UnfoldRequest::resolve`] replaces
 //! those too and returns an [`Unfolding`](paternoster_model::unfold::Unfolding).
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use paternoster_engine::TensorBatch;
@@ -16,7 +16,7 @@ use paternoster_model::{
 use smallvec::SmallVec;
 
 use crate::{
-    ConfigError, Origin,
+    ConfigError, Origin, SettingError,
     knobs::LengthList,
     model::{Cell, SegmentSettings},
     nearest::suggestion,
@@ -29,7 +29,6 @@ mod scope;
 mod segment;
 
 use scope::Scope;
-use segment::Fault;
 
 /// Maximum number of cell types of a model, and of segments of a request.
 pub const MAX_PARTS: usize = 64;
@@ -162,7 +161,7 @@ pub fn read(settings: &Settings, origin: &Origin) -> Result<Option<UnfoldRequest
     let OwnSettings { cells, unfold, instance, .. } = &settings.own;
     let mut declared = BTreeMap::new();
     for (PartName(name), own) in cells.iter() {
-        let cell = cell(name, own).map_err(|(key, fault)| reader.refuse(&format!("cells.{name}.{key}"), fault))?;
+        let cell = cell(name, own).map_err(|fault| reader.refuse(&format!("cells.{name}"), fault))?;
         declared.insert(name.as_str(), cell);
     }
     // Cells are numbered in the order in which segments name them, which is the order in which they run.
@@ -171,7 +170,8 @@ pub fn read(settings: &Settings, origin: &Origin) -> Result<Option<UnfoldRequest
         let Some((name, _)) = declared.get_key_value(name) else {
             let known: Vec<&str> = declared.keys().copied().collect();
             let hint = suggestion(name, known.iter().copied());
-            return Err(format!("expected one of the cells {}, but found '{name}'{hint}", known.join(", ")));
+            let message = format!("expected one of the cells {}, but found '{name}'{hint}", known.join(", "));
+            return Err(SettingError::unknown(message));
         };
         Ok(used.iter().position(|other| other == name).unwrap_or_else(|| {
             used.push(name);
@@ -207,9 +207,9 @@ fn default_priority(segments: &[SegmentRequest], cell: usize) -> u32 {
 }
 
 /// Reads a cell, and its priority if it names one.
-fn cell(name: &str, own: &Cell) -> Result<(CellRequest, Option<u32>), Fault> {
+fn cell(name: &str, own: &Cell) -> Result<(CellRequest, Option<u32>), SettingError> {
     let Cell { program: NonEmptyText(program), batch_sizes, min_followup, priority, batch_axes, .. } = own;
-    let refuse = |key: &str, message: String| Err((key.to_owned(), message));
+    let refuse = |key: &str, message: String| Err(SettingError::from(message).at(key));
     if !is_file_name(program) {
         let message = format!("expected the name of a file in the version's directory, but found '{program}'");
         return refuse("program", message);
@@ -243,14 +243,14 @@ struct Reader<'c> {
 }
 
 impl Reader<'_> {
-    fn refuse(self, key: &str, message: impl Into<String>) -> ConfigError {
-        self.origin.error(key, message)
+    fn refuse(self, key: &str, fault: impl Into<SettingError>) -> ConfigError {
+        self.origin.error(key, fault)
     }
 
     /// Creates an error about a key of a segment.
-    fn refuse_in(self, number: usize, (key, message): (impl fmt::Display, impl Into<String>)) -> ConfigError {
+    fn refuse_in(self, number: usize, fault: SettingError) -> ConfigError {
         let kind = self.settings.own.unfold.get(number).map_or("", SegmentSettings::kind);
-        self.refuse(&format!("unfold[{number}].{kind}.{key}"), message)
+        self.refuse(&format!("unfold[{number}].{kind}"), fault)
     }
 
     /// Checks that there are both cells and segments, and not too many of either.
@@ -317,11 +317,12 @@ impl Reader<'_> {
         let stream = streaming.next();
         match (stream, streaming.next()) {
             (Some((number, _)), _) if !is_decoupled => {
-                return Err(self.refuse_in(number, ("stream", "a response for each step needs 'decoupled: true'")));
+                let fault = SettingError::from("a response for each step needs 'decoupled: true'");
+                return Err(self.refuse_in(number, fault.at("stream")));
             }
             (Some((_, first)), Some((number, _))) => {
                 let message = format!("expected one segment that streams, but '{}' does too", first.name);
-                return Err(self.refuse_in(number, ("stream", message)));
+                return Err(self.refuse_in(number, SettingError::from(message).at("stream")));
             }
             (None, _) if is_decoupled => {
                 let message = "a decoupled model of cells answers step by step: expected a segment with 'stream: true'";
@@ -330,16 +331,17 @@ impl Reader<'_> {
             _ => {}
         }
         for (number, output) in settings.config.output.iter().enumerate() {
-            let refuse = |message: String| origin.error(&format!("output[{number}].name"), message);
+            let refuse = |fault: SettingError| origin.error(&format!("output[{number}].name"), fault);
             let answer = answer(segments, &output.name).map_err(refuse)?;
             let (Some(emitted), Some((_, streaming))) = (answer, stream) else { continue };
             if segments[emitted.segment].name != streaming.name {
                 let (name, other) = (&streaming.name, &segments[emitted.segment].name);
-                return Err(refuse(format!(
+                let message = format!(
                     "the model answers step by step: expected '{name}', which streams, to emit '{}', but '{other}' \
                      does",
                     output.name
-                )));
+                );
+                return Err(refuse(message.into()));
             }
         }
         Ok(())
@@ -351,7 +353,7 @@ impl Reader<'_> {
 ///
 /// # Errors
 /// Rejects an output that no segment emits, or more than one.
-fn answer(segments: &[SegmentRequest], output: &str) -> Result<Option<Emitted>, String> {
+fn answer(segments: &[SegmentRequest], output: &str) -> Result<Option<Emitted>, SettingError> {
     let found = segments.iter().enumerate().filter_map(|(number, segment)| {
         let emit = segment.emits.iter().position(|emit| emit.name == output)?;
         Some((Emitted { segment: number, emit }, segment))
@@ -360,12 +362,13 @@ fn answer(segments: &[SegmentRequest], output: &str) -> Result<Option<Emitted>, 
     match found[..] {
         [(emitted, _)] => Ok(Some(emitted)),
         [(_, one), (_, two), ..] => {
-            Err(format!("expected one segment to emit '{output}', but found '{}' and '{}'", one.name, two.name))
+            Err(format!("expected one segment to emit '{output}', but found '{}' and '{}'", one.name, two.name).into())
         }
         [] if segments.iter().any(|segment| segment.emits_all) => Ok(None),
         [] => {
             let names = segments.iter().flat_map(|segment| &segment.emits).map(|emit| emit.name.as_str());
-            Err(format!("expected a segment to emit '{output}', but none does{}", suggestion(output, names)))
+            let hint = suggestion(output, names);
+            Err(SettingError::unknown(format!("expected a segment to emit '{output}', but none does{hint}")))
         }
     }
 }

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use paternoster_model::unfold::{Emit, EmitRange, Emitted, Expression, Nodes, Tensor};
 
 use super::SegmentRequest;
-use crate::nearest::suggestion;
+use crate::{SettingError, bounds, nearest::suggestion};
 
 /// Maximum bytes of an expression, and maximum numbers, lengths and operators once expressions of earlier segments are
 /// inserted.
@@ -35,12 +35,13 @@ impl<'r> Scope<'r> {
     ///
     /// # Errors
     /// Rejects a name of neither, or of both.
-    pub(super) fn tensor(&mut self, name: &str) -> Result<Tensor, String> {
+    pub(super) fn tensor(&mut self, name: &str) -> Result<Tensor, SettingError> {
         let input = self.inputs.iter().position(|input| *input == name);
         match (input, self.emitted(name, input.is_some())) {
-            (Some(_), Some(_)) => Err(format!(
-                "'{name}' names an input of the model and an emit: expected one of them to have another name"
-            )),
+            (Some(_), Some(_)) => {
+                let message = "names an input of the model and an emit: expected one of them to have another name";
+                Err(format!("'{name}' {message}").into())
+            }
             (Some(input), None) => Ok(Tensor::Input(input)),
             (None, Some(emitted)) => Ok(Tensor::Emitted(emitted)),
             (None, None) => {
@@ -50,9 +51,9 @@ impl<'r> Scope<'r> {
                     .flat_map(|segment| segment.emits.iter().map(|emit| format!("{}.{}", segment.name, emit.name)));
                 let known: Vec<String> = self.inputs.iter().map(|input| (*input).to_owned()).chain(emits).collect();
                 let hint = suggestion(name, known.iter().map(String::as_str));
-                Err(format!(
+                Err(SettingError::unknown(format!(
                     "expected an input of the model or <segment>.<emit> of an earlier segment, but found '{name}'{hint}"
-                ))
+                )))
             }
         }
     }
@@ -77,24 +78,26 @@ impl<'r> Scope<'r> {
     ///
     /// # Errors
     /// As [`Self::tensor`]. For a name that begins with `grow.`, the error lists the inputs that grow.
-    pub(super) fn length_of(&mut self, name: &str, grown: &[String]) -> Result<Tensor, String> {
+    pub(super) fn length_of(&mut self, name: &str, grown: &[String]) -> Result<Tensor, SettingError> {
         self.tensor(name).map_err(|fault| {
             if !name.starts_with("grow.") || grown.is_empty() {
                 return fault;
             }
             let hint = suggestion(name, grown.iter().map(String::as_str));
-            format!("expected an input that the segment grows, {}, but found '{name}'{hint}", grown.join(" or "))
+            let what = format!("an input that the segment grows, {}", grown.join(" or "));
+            SettingError { kind: fault.kind, ..SettingError::expected(&what, format_args!("'{name}'{hint}")) }
         })
     }
 
     /// Checks that the name of a grown input means no tensor.
-    pub(super) fn is_free(&mut self, name: &str) -> Result<(), String> {
+    pub(super) fn is_free(&mut self, name: &str) -> Result<(), SettingError> {
         match self.tensor(name) {
             Err(_) => Ok(()),
             Ok(_) => Err(format!(
                 "'{name}' names an input that the segment grows, and another tensor too: expected that tensor to have \
                  another name"
-            )),
+            )
+            .into()),
         }
     }
 
@@ -102,12 +105,13 @@ impl<'r> Scope<'r> {
     ///
     /// # Errors
     /// As [`Self::tensor`]. Also rejects the value of a single step.
-    pub(super) fn steps_of(&mut self, name: &str) -> Result<Tensor, String> {
+    pub(super) fn steps_of(&mut self, name: &str) -> Result<Tensor, SettingError> {
         let tensor = self.tensor(name)?;
         match tensor {
             Tensor::Emitted(emitted) if !self.has_all(emitted) => Err(format!(
                 "'{name}' is the value of one step: expected an input, what a stage emits, or an emit of all(…)"
-            )),
+            )
+            .into()),
             tensor => Ok(tensor),
         }
     }
@@ -131,9 +135,12 @@ impl<'r> Scope<'r> {
     ///
     /// # Errors
     /// Rejects what is no expression, is too long, or names a tensor whose length is not known.
-    pub(super) fn expression(&mut self, text: &str) -> Result<Expression, String> {
+    pub(super) fn expression(&mut self, text: &str) -> Result<Expression, SettingError> {
         if text.len() > MAX_EXPRESSION {
-            return Err(format!("expected at most {MAX_EXPRESSION} bytes, but found {}", text.len()));
+            return Err(bounds::too_large(format!(
+                "expected at most {MAX_EXPRESSION} bytes, but found {}",
+                text.len()
+            )));
         }
         let scope = RefCell::new(self);
         let rows = |name: &str| {
@@ -145,7 +152,9 @@ impl<'r> Scope<'r> {
         // The length of a segment is its own expression, so the size could double with each segment.
         match terms(&read) {
             0..=MAX_EXPRESSION => Ok(read),
-            many => Err(format!("expected at most {MAX_EXPRESSION} numbers, lengths and operators, but found {many}")),
+            many => Err(bounds::too_large(format!(
+                "expected at most {MAX_EXPRESSION} numbers, lengths and operators, but found {many}"
+            ))),
         }
     }
 }

@@ -10,6 +10,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{Constant, NodesRequest, SegmentRequest, SourceRequest, scope::Scope};
 use crate::{
+    SettingError,
     model::{self, SegmentSettings, Stage, StepCount},
     model_config,
     nearest::suggestion,
@@ -20,9 +21,6 @@ use crate::{
 /// Maximum nodes of a tree without `max_nodes`.
 const DEFAULT_MAX_NODES: u32 = 256;
 
-/// A key of a segment, and what is wrong with it.
-pub(super) type Fault = (String, String);
-
 /// Reads a segment and adds it to the scope. `cell` returns the number of a cell, or why there is none of that name.
 ///
 /// # Errors
@@ -30,10 +28,10 @@ pub(super) type Fault = (String, String);
 pub(super) fn read(
     segment: &SegmentSettings,
     settings: &Settings,
-    cell: &mut dyn FnMut(&str) -> Result<usize, String>,
+    cell: &mut dyn FnMut(&str) -> Result<usize, SettingError>,
     scope: &mut Scope<'_>,
-) -> Result<(), Fault> {
-    let mut cell_at = |key: &str, name: &NonEmptyText| cell(&name.0).map_err(|fault| (key.to_owned(), fault));
+) -> Result<(), SettingError> {
+    let mut cell_at = |key: &str, name: &NonEmptyText| cell(&name.0).map_err(|fault| fault.at(key));
     let (own_name, key, first) = segment.name_and_cell();
     let mut cells: SmallVec<[usize; 2]> = smallvec![cell_at(key, first)?];
     let (default_name, streams) = match segment {
@@ -49,12 +47,10 @@ pub(super) fn read(
     let name = own_name.unwrap_or(default_name);
     if let Some(other) = scope.segments.iter().position(|other| other.name == name) {
         let message = format!("segment {other} has the name '{name}' too: expected another name, in the key 'name'");
-        return Err((own_name.map_or(key, |_| "name").to_owned(), message));
+        return Err(SettingError::from(message).at(own_name.map_or(key, |_| "name")));
     }
     let table = match segment {
-        SegmentSettings::Tree(tree) => {
-            Some(table(&tree.children.0, settings).map_err(|fault| ("children".to_owned(), fault))?)
-        }
+        SegmentSettings::Tree(tree) => Some(table(&tree.children.0, settings).map_err(|fault| fault.at("children"))?),
         _ => None,
     };
     let sources = sources(segment, settings, table, scope)?;
@@ -73,11 +69,12 @@ struct Table {
     width: usize,
 }
 
-fn table(children: &str, settings: &Settings) -> Result<Table, String> {
+fn table(children: &str, settings: &Settings) -> Result<Table, SettingError> {
     let inputs = &settings.config.input;
     let Some(number) = inputs.iter().position(|input| input.name == children) else {
         let hint = suggestion(children, inputs.iter().map(|input| input.name.as_str()));
-        return Err(format!("expected an input of the model, but found '{children}'{hint}"));
+        let message = format!("expected an input of the model, but found '{children}'{hint}");
+        return Err(SettingError::unknown(message));
     };
     let dims = &inputs[number].dims;
     let datatype = model_config::datatype(inputs[number].data_type);
@@ -92,7 +89,8 @@ fn table(children: &str, settings: &Settings) -> Result<Table, String> {
     Err(format!(
         "expected an input of INT32 or INT64 with dims [nodes, children of a node], but '{children}' is {found} \
          {dims:?}"
-    ))
+    )
+    .into())
 }
 
 /// Reads the nodes of a segment, and the rows of what it emits of all nodes, if they are known.
@@ -101,7 +99,7 @@ fn nodes(
     sources: &BTreeMap<String, SourceRequest>,
     table: Option<Table>,
     scope: &mut Scope<'_>,
-) -> Result<(NodesRequest, Option<Expression>), Fault> {
+) -> Result<(NodesRequest, Option<Expression>), SettingError> {
     let over = sources.iter().filter_map(|(input, source)| match source {
         CellInputSource::Step { of, .. } | CellInputSource::Rows(of) => Some((input, *of)),
         _ => None,
@@ -110,7 +108,7 @@ fn nodes(
     let length_of_over = over.iter().find_map(|(_, tensor)| scope.rows(*tensor));
     let mut expression = |key: &str, steps: &StepCount| match steps {
         StepCount::Number(number) => Ok(Expression::Number(number.0)),
-        StepCount::Expression(text) => scope.expression(&text.0).map_err(|fault| (key.to_owned(), fault)),
+        StepCount::Expression(text) => scope.expression(&text.0).map_err(|fault| fault.at(key)),
     };
     Ok(match segment {
         SegmentSettings::Stage(_) => (Nodes::Stage, length_of_over),
@@ -121,11 +119,11 @@ fn nodes(
                 (None, None, Some((input, _))) => {
                     let tensor = text_at(segment, "over", input);
                     let message = format!("the length of '{tensor}' is not known in advance: expected the key 'steps'");
-                    return Err((format!("over.{input}"), message));
+                    return Err(SettingError::from(message).at(format!("over.{input}")));
                 }
                 (None, None, None) => {
                     let message = "expected 'over', whose length is the number of steps, or 'steps'";
-                    return Err(("cell".to_owned(), message.to_owned()));
+                    return Err(SettingError::from(message).at("cell"));
                 }
             };
             (Nodes::Chain { steps: steps.clone(), chunks: chunk.is_some() }, Some(steps))
@@ -135,13 +133,13 @@ fn nodes(
             let first = until.next();
             if let (Some((first, _)), Some((second, _))) = (first, until.next()) {
                 let message = format!("expected one output that ends the loop, but found '{}' too", first.0);
-                return Err((format!("until.{}", second.0), message));
+                return Err(SettingError::from(message).at(format!("until.{}", second.0)));
             }
             let until = first.map(|(output, value)| (output.0.clone(), value.0));
             let expected_steps = decode.expected_steps.map(|steps| steps.0);
             if expected_steps.is_some() && until.is_none() {
                 let message = "without 'until' every request takes max_steps: remove this, or say what ends the loop";
-                return Err(("expected_steps".to_owned(), message.to_owned()));
+                return Err(SettingError::from(message).at("expected_steps"));
             }
             let max_steps = expression("max_steps", &decode.max_steps)?;
             // Where the limit follows from lengths of inputs, it is known only when a request arrives.
@@ -149,7 +147,7 @@ fn nodes(
                 && u64::from(expected) > most
             {
                 let message = format!("expected at most {most}, the max_steps, but found {expected}");
-                return Err(("expected_steps".to_owned(), message));
+                return Err(SettingError::from(message).at("expected_steps"));
             }
             // The number of steps only has an upper bound, so the length of what the loop emits is unknown.
             (Nodes::Decode { max_steps, until, expected_steps }, None)
@@ -173,7 +171,7 @@ fn sources(
     settings: &Settings,
     table: Option<Table>,
     scope: &mut Scope<'_>,
-) -> Result<BTreeMap<String, SourceRequest>, Fault> {
+) -> Result<BTreeMap<String, SourceRequest>, SettingError> {
     let is_stage = matches!(segment, SegmentSettings::Stage(_));
     let reversed = matches!(segment, SegmentSettings::Chain(model::Chain { reverse: Some(true), .. }));
     let (starts, grow) = match segment {
@@ -190,17 +188,18 @@ fn sources(
     let mut keys: BTreeMap<&str, &str> = BTreeMap::new();
     let entries = segment.sources().into_iter().flat_map(|(key, map)| map.iter().map(move |entry| (key, entry)));
     for (key, (NonEmptyText(input), NonEmptyText(text))) in entries {
-        let refuse = |message: String| (format!("{key}.{input}"), message);
+        let refuse = |fault: SettingError| fault.at(format!("{key}.{input}"));
         if let Some(other) = keys.insert(input, key) {
-            return Err(refuse(format!("expected one source of the input '{input}', but '{other}' has it too")));
+            let message = format!("expected one source of the input '{input}', but '{other}' has it too");
+            return Err(refuse(message.into()));
         }
         if is_stage && key != "over" && keys.values().any(|other| *other == "over") {
             let message = "a stage that goes over rows reads nothing else: expected all inputs in 'over'";
-            return Err(refuse(message.to_owned()));
+            return Err(refuse(message.into()));
         }
         if ["keep", "control"].contains(&key) && model_config::sequence_batching(&settings.config).is_none() {
             let message = "this needs requests that belong to sequences: expected 'sequence_batching' too";
-            return Err(refuse(message.to_owned()));
+            return Err(refuse(message.into()));
         }
         let source = match key {
             "over" if is_stage => scope.steps_of(text).map(CellInputSource::Rows),
@@ -214,7 +213,7 @@ fn sources(
                     None => Start::Row(Constant::Value(0.0)),
                     Some(model::StartSettings::Number(number)) => Start::Row(Constant::Value(number.0)),
                     Some(model::StartSettings::Tensor(NonEmptyText(name))) => {
-                        Start::Tensor(scope.tensor(name).map_err(|fault| (format!("start.{input}"), fault))?)
+                        Start::Tensor(scope.tensor(name).map_err(|fault| fault.at(format!("start.{input}")))?)
                     }
                 };
                 Ok(CellInputSource::Carried { output: text.clone(), start, is_kept: key == "keep" })
@@ -230,50 +229,52 @@ fn sources(
         {
             let other = keys.get(input.as_str()).copied().unwrap_or_default();
             let message = format!("expected one source of the input '{input}', but '{other}' has it too");
-            return Err(("chunk.lengths".to_owned(), message));
+            return Err(SettingError::from(message).at("chunk.lengths"));
         }
         if !grown.is_empty() {
             let message =
                 "what a segment grows by the step does not go with several steps at a time: expected no 'grow'";
-            return Err(("chunk".to_owned(), message.to_owned()));
+            return Err(SettingError::from(message).at("chunk"));
         }
     }
     if let Some((input, _)) = starts.first_key_value() {
         let message =
             format!("only inputs that are carried from step to step have a start, but '{input}' is not one of them");
-        return Err((format!("start.{input}"), message));
+        return Err(SettingError::from(message).at(format!("start.{input}")));
     }
     Ok(sources)
 }
 
 /// Reads a flag of the sequence: 0 for no and 1 for yes.
-fn control(text: &str) -> Result<SourceRequest, String> {
+fn control(text: &str) -> Result<SourceRequest, SettingError> {
     let control = match text {
         "id" => return Ok(CellInputSource::CorrelationId),
         "start" => Control::Start,
         "end" => Control::End,
         "ready" => Control::Ready,
-        _ => return Err(format!("expected start, end, ready or id, but found '{text}'")),
+        _ => return Err(SettingError::expected("start, end, ready or id", format_args!("'{text}'"))),
     };
     Ok(CellInputSource::Control { control, no: Constant::Value(0.0), yes: Constant::Value(1.0) })
 }
 
 /// Reads an output of a child, which is zeros if the node has no such child.
-fn child(text: &str, table: Option<Table>) -> Result<SourceRequest, String> {
+fn child(text: &str, table: Option<Table>) -> Result<SourceRequest, SettingError> {
     let split = text.split_once('.').filter(|(_, output)| !output.is_empty());
     let read = split.and_then(|(child, output)| Some((child.parse::<u16>().ok()?, output)));
     let (child, output) = read.ok_or_else(|| {
-        format!("expected a child's number and an output of its cell, as in '0.h', but found '{text}'")
+        let what = "a child's number and an output of its cell, as in '0.h'";
+        SettingError::expected(what, format_args!("'{text}'"))
     })?;
     let (child, width) = (usize::from(child), table.map_or(0, |table| table.width));
     if child >= width {
-        return Err(format!("expected a child from 0 to {}, but found {child}", width.saturating_sub(1)));
+        let last = width.saturating_sub(1);
+        return Err(SettingError::expected(&format!("a child from 0 to {last}"), child));
     }
     Ok(CellInputSource::Child { child, output: output.to_owned(), none: Constant::Value(0.0) })
 }
 
 /// Reads what a segment emits.
-fn emits(segment: &SegmentSettings) -> Result<Vec<Emit<String>>, Fault> {
+fn emits(segment: &SegmentSettings) -> Result<Vec<Emit<String>>, SettingError> {
     let (given, last) = match segment {
         SegmentSettings::Stage(stage) => (stage.emit.as_ref(), "last"),
         SegmentSettings::Chain(chain) => (Some(&chain.emit), "last"),
@@ -295,7 +296,7 @@ fn emits(segment: &SegmentSettings) -> Result<Vec<Emit<String>>, Fault> {
         });
         emit.ok_or_else(|| {
             let message = format!("expected {last}(<output>) or all(<output>), but found '{text}'");
-            (format!("emit.{name}"), message)
+            SettingError::from(message).at(format!("emit.{name}"))
         })
     });
     emits.collect()

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, marker::PhantomData};
 use paternoster_batching::PolicyKind;
 
 use super::{
-    ConfigError, CustomPolicies, Origin, bounds,
+    ConfigError, ConfigErrorKind, CustomPolicies, Origin, SettingError, bounds,
     knobs::{QueueSettings, QueueingSettings, TimeoutActionName, given},
     model::{
         Batching, Cells, DeviceSelector, Input, Instance, ModelSettings, Output, PadSection, PolicyName,
@@ -59,16 +59,18 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<(Settings, Origin), ConfigError
 /// # Errors
 /// As [`parse`] does.
 pub fn parse_with(file: &str, bytes: &[u8], policies: &CustomPolicies) -> Result<(Settings, Origin), ConfigError> {
-    let refuse = |position, message: String| ConfigError::of_text(file, position, message);
+    let refuse = |position, fault: SettingError| ConfigError::of_text(file, position, fault);
     bounds::text(bytes.len(), bounds::MAX_YAML_BYTES).map_err(|fault| refuse(None, fault))?;
-    let text = std::str::from_utf8(bytes)
-        .map_err(|fault| refuse(None, format!("expected UTF-8 text, but byte {} is not", fault.valid_up_to())))?;
+    let text = std::str::from_utf8(bytes).map_err(|fault| {
+        let message = format!("expected UTF-8 text, but byte {} is not", fault.valid_up_to());
+        refuse(None, SettingError::new(ConfigErrorKind::Syntax, message))
+    })?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let root = tree::yaml(text).map_err(|refusal| refuse(refusal.position, refusal.message))?;
+    let root = tree::yaml(text).map_err(|refusal| refuse(refusal.position, refusal.fault))?;
     let model = tree::typed(PhantomData::<ModelSettings>, &root);
     let mut origin = Origin::of_yaml(file, text, root);
     origin.refuse_duplicate_keys()?;
-    let model = model.map_err(|(path, fault)| origin.error(&tree::key_of(&path), fault.message))?;
+    let model = model.map_err(|fault| origin.error("", fault))?;
     for (path, key) in NAMES {
         origin.name(path, key);
     }
@@ -190,16 +192,19 @@ fn input(
     Ok(pb::ModelInput { name, data_type, dims, reshape, optional, ..Default::default() })
 }
 
-fn pad(given: PadSection) -> Result<Pad, String> {
+fn pad(given: PadSection) -> Result<Pad, SettingError> {
     let axes = match (given.axis, given.axes) {
         (Some(axis), None) => vec![axis],
         (None, Some(axes)) if !axes.is_empty() => axes,
-        (None, Some(_)) => return Err("expected at least one axis".to_owned()),
-        _ => return Err("expected either 'axis' (a name) or 'axes' (a list of names)".to_owned()),
+        (None, Some(_)) => return Err("expected at least one axis".into()),
+        _ => return Err("expected either 'axis' (a name) or 'axes' (a list of names)".into()),
     };
     let symbols = axes.into_iter().map(|axis| match axis {
         Dim::Axis(symbol) => Ok(symbol.0),
-        Dim::Size(size) => Err(format!("expected the name of an axis, but found {}: give it a name in dims", size.0)),
+        Dim::Size(size) => {
+            let found = format_args!("{}: give it a name in dims", size.0);
+            Err(SettingError::expected("the name of an axis", found))
+        }
     });
     Ok(Pad { symbols: symbols.collect::<Result<_, _>>()?, value: given.value.unwrap_or(0.0) })
 }

@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use paternoster_batching::CostTable;
 use paternoster_config::{
-    latencies,
+    SettingError, latencies,
     model::LatencySettings,
     pb, placement, sequences,
     settings::ONNX_FILENAME,
@@ -103,16 +103,17 @@ impl Plan {
 
     /// Reads the latency table of a checked configuration, for a model of `stages` stages.
     pub(super) fn latencies(&self, given: &LatencySettings, stages: u16) -> Result<CostTable, String> {
-        let refuse = |fault: String| self.origin.error("batching.latencies", fault).to_string();
+        let refuse = |fault: SettingError| self.origin.error("batching.latencies", fault).to_string();
         match given {
             LatencySettings::Here(lines) => latencies::table(lines, stages).map_err(refuse),
             LatencySettings::File(name) => {
                 let Some(directory) = &self.directory else {
-                    return Err(refuse("a model without a directory has no latency table".to_owned()));
+                    return Err(refuse("a model without a directory has no latency table".into()));
                 };
-                let bytes = read_up_to(&directory.join(name), latencies::MAX_BYTES).map_err(refuse)?;
+                let bytes =
+                    read_up_to(&directory.join(name), latencies::MAX_BYTES).map_err(|fault| refuse(fault.into()))?;
                 latencies::parse(&configuration::text_of(bytes), stages)
-                    .map_err(|fault| refuse(format!("{name}: {fault}")))
+                    .map_err(|fault| refuse(format!("{name}: {fault}").into()))
             }
         }
     }

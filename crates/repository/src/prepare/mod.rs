@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use paternoster_config::{
-    ConfigError, CustomPolicies, Origin, Settings, check, complete, convert, generate,
+    ConfigError, CustomPolicies, Origin, SettingError, Settings, check, complete, convert, generate,
     lengths::PreparedLengths,
     model::{Generate, PipelineStep, PolicyName, Text},
     pb::{self, model_config::SchedulingChoice, model_version_policy::PolicyChoice},
@@ -262,9 +262,9 @@ impl Plan {
         let labels = self.labels(&settings.config)?;
         let spec = convert::spec(settings, version, &labels, origin).map_err(refusal)?;
         let built_in = |step: &PipelineStep| match (step, &self.directory) {
-            (PipelineStep::Image(step), _) => image::built_in(step),
-            (_, Some(directory)) => text::built_in(directory, step),
-            (_, None) => Err("a model without a directory has no tokenizer".to_owned()),
+            (PipelineStep::Image(step), _) => image::built_in(step).map_err(SettingError::from),
+            (_, Some(directory)) => text::built_in(directory, step).map_err(SettingError::from),
+            (_, None) => Err("a model without a directory has no tokenizer".into()),
         };
         let graph = pipeline::read(settings, origin, &built_in).map_err(refusal)?;
         let pipeline = Pipeline::new(spec, graph, options).map_err(|fault| {

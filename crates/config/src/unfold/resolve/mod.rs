@@ -9,7 +9,7 @@ use paternoster_model::{
 };
 
 use super::{CellPorts, Constant, SegmentRequest, SourceRequest, UnfoldRequest, answer};
-use crate::nearest::suggestion;
+use crate::{ConfigErrorKind, SettingError, nearest::suggestion};
 
 /// Maximum bytes of the rows of a version that are the same for all requests.
 const MAX_CONSTANT_BYTES: usize = 1 << 30;
@@ -21,9 +21,10 @@ impl UnfoldRequest {
     /// # Errors
     /// Rejects an input without a source, names of ports that do not exist, and datatypes that differ. Each error names
     /// the segment or output. Dims are not checked.
-    pub fn resolve(&self, spec: &ModelSpec, cells: &[CellPorts]) -> Result<Unfolding, String> {
+    pub fn resolve(&self, spec: &ModelSpec, cells: &[CellPorts]) -> Result<Unfolding, SettingError> {
         if cells.len() != self.cells.len() {
-            return Err(format!("expected the ports of {} programs, but found {}", self.cells.len(), cells.len()));
+            let message = format!("expected the ports of {} programs, but found {}", self.cells.len(), cells.len());
+            return Err(SettingError::new(ConfigErrorKind::Graph, message));
         }
         // A single node reads tensors of the request as they are, and its outputs are the response.
         let is_single = matches!(&self.segments[..], [segment] if segment.nodes == Nodes::Stage
@@ -31,7 +32,8 @@ impl UnfoldRequest {
         for (cell, ports) in self.cells.iter().zip(cells).filter(|_| !is_single) {
             let mut tensors = ports.inputs.iter().chain(&ports.outputs);
             if let Some(tensor) = tensors.find(|tensor| tensor.datatype == DataType::Bytes) {
-                return Err(format!("cell '{}': '{}' is BYTES, which cells cannot hand on", cell.name, tensor.name));
+                let message = format!("'{}' is BYTES, which cells cannot hand on", tensor.name);
+                return Err(SettingError::new(ConfigErrorKind::Graph, message).at(format!("cell '{}'", cell.name)));
             }
         }
         let named: Vec<SegmentRequest> =
@@ -47,14 +49,16 @@ impl UnfoldRequest {
         let mut segments = Vec::with_capacity(named.len());
         for segment in &named {
             let resolved = resolver.segment(segment);
-            segments.push(resolved.map_err(|fault| format!("segment '{}': {fault}", segment.name))?);
+            segments.push(resolved.map_err(|fault| fault.at(format!("segment '{}'", segment.name)))?);
         }
         let mut outputs = Vec::with_capacity(spec.outputs.len());
         for output in &spec.outputs {
             let answer = answer(&named, &output.name)?;
-            let emitted = answer.ok_or_else(|| format!("expected a segment to emit '{}'", output.name))?;
+            let emitted = answer.ok_or_else(|| {
+                SettingError::new(ConfigErrorKind::Graph, format!("expected a segment to emit '{}'", output.name))
+            })?;
             let given = resolver.datatype(Tensor::Emitted(emitted));
-            agree(output, given).map_err(|fault| format!("output {fault}"))?;
+            agree(output, given).map_err(|fault| fault.prefixed(format_args!("output ")))?;
             outputs.push(emitted);
         }
         let cells = self.cells.iter().zip(cells).map(|(cell, ports)| CellSpec {
@@ -100,7 +104,7 @@ struct Resolver<'r> {
 }
 
 impl Resolver<'_> {
-    fn segment(&mut self, request: &SegmentRequest) -> Result<Segment, String> {
+    fn segment(&mut self, request: &SegmentRequest) -> Result<Segment, SettingError> {
         for input in request.sources.keys() {
             if !request.cells.iter().any(|cell| self.cells[*cell].inputs.iter().any(|own| own.name == *input)) {
                 return Err(self.no_port(&request.cells, "input", input));
@@ -112,23 +116,23 @@ impl Resolver<'_> {
             Nodes::Stage => Nodes::Stage,
             Nodes::Chain { steps, chunks } => Nodes::Chain { steps, chunks },
             Nodes::Decode { max_steps, until, expected_steps } => {
-                let until = until.map(|(output, value)| Ok::<_, String>((self.output(first, &output)?, value)));
+                let until = until.map(|(output, value)| Ok::<_, SettingError>((self.output(first, &output)?, value)));
                 Nodes::Decode { max_steps, until: until.transpose()?, expected_steps }
             }
             Nodes::Tree { children, max_nodes } => Nodes::Tree { children, max_nodes },
         };
         let types = request.cells.iter().map(|&cell| Ok(NodeType { cell, inputs: self.inputs(request, cell)? }));
-        let types = types.collect::<Result<_, String>>()?;
+        let types = types.collect::<Result<_, SettingError>>()?;
         let emits = request.emits.iter().map(|Emit { name, output, which }| {
             Ok(Emit { name: name.clone(), output: self.output(first, output)?, which: *which })
         });
-        let emits = emits.collect::<Result<Vec<Emit>, String>>()?;
+        let emits = emits.collect::<Result<Vec<Emit>, SettingError>>()?;
         self.emitted.push(emits.iter().map(|emit| self.cells[first].outputs[emit.output].datatype).collect());
         Ok(Segment { name: request.name.clone(), types, nodes, emits, streams: request.streams })
     }
 
     /// Checks that leaves and inner nodes emit values of one datatype under one name.
-    fn check_emits(&self, request: &SegmentRequest) -> Result<(), String> {
+    fn check_emits(&self, request: &SegmentRequest) -> Result<(), SettingError> {
         for emit in &request.emits {
             let mut given: Option<&TensorSpec> = None;
             for &cell in &request.cells {
@@ -143,7 +147,7 @@ impl Resolver<'_> {
     }
 
     /// Resolves the source of each input of a cell.
-    fn inputs(&self, request: &SegmentRequest, cell: usize) -> Result<Vec<CellInputSource>, String> {
+    fn inputs(&self, request: &SegmentRequest, cell: usize) -> Result<Vec<CellInputSource>, SettingError> {
         let inputs = self.cells[cell].inputs.iter().map(|input| match request.sources.get(&input.name) {
             Some(source) => self.source(request, cell, input, source),
             None => self.unnamed(request, cell, input),
@@ -152,7 +156,12 @@ impl Resolver<'_> {
     }
 
     /// Resolves the source of an input that the segment does not name: in a stage, the model's input of the same name.
-    fn unnamed(&self, request: &SegmentRequest, cell: usize, input: &TensorSpec) -> Result<CellInputSource, String> {
+    fn unnamed(
+        &self,
+        request: &SegmentRequest,
+        cell: usize,
+        input: &TensorSpec,
+    ) -> Result<CellInputSource, SettingError> {
         let maps = match request.nodes {
             Nodes::Stage => "over, inputs, keep, length, control",
             Nodes::Chain { chunks: true, .. } => "over, carry, keep, hold, length, control, chunk.lengths",
@@ -165,7 +174,9 @@ impl Resolver<'_> {
         let own = self.spec.inputs.iter().position(|own| takes_whole && own.name == input.name);
         let own = own.ok_or_else(|| {
             let name = &self.request.cells[cell].name;
-            format!("nothing gives the input '{}' of the cell '{name}': expected it in one of {maps}", input.name)
+            let message =
+                format!("nothing gives the input '{}' of the cell '{name}': expected it in one of {maps}", input.name);
+            SettingError::new(ConfigErrorKind::Graph, message)
         })?;
         self.read(input, Tensor::Input(own)).map(CellInputSource::Whole)
     }
@@ -176,7 +187,7 @@ impl Resolver<'_> {
         cell: usize,
         input: &TensorSpec,
         source: &SourceRequest,
-    ) -> Result<CellInputSource, String> {
+    ) -> Result<CellInputSource, SettingError> {
         Ok(match source {
             CellInputSource::Step { of, reversed } => {
                 CellInputSource::Step { of: self.read(input, *of)?, reversed: *reversed }
@@ -213,7 +224,7 @@ impl Resolver<'_> {
 
     /// Creates the row of an input from a constant. If the input's dims vary, the row is empty, and
     /// [`Unfolding::check`] rejects it.
-    fn row(&self, input: &TensorSpec, constant: &Constant) -> Result<Bytes, String> {
+    fn row(&self, input: &TensorSpec, constant: &Constant) -> Result<Bytes, SettingError> {
         let value = match constant {
             Constant::Elements(elements) => return Ok(elements.clone()),
             Constant::Value(value) => *value,
@@ -232,7 +243,7 @@ impl Resolver<'_> {
     }
 
     /// Checks that a tensor has the datatype of the input that reads it.
-    fn read(&self, input: &TensorSpec, tensor: Tensor) -> Result<Tensor, String> {
+    fn read(&self, input: &TensorSpec, tensor: Tensor) -> Result<Tensor, SettingError> {
         agree(input, self.datatype(tensor)).map_err(|fault| format!("input {fault} of '{}'", self.name(tensor)))?;
         Ok(tensor)
     }
@@ -255,19 +266,20 @@ impl Resolver<'_> {
     }
 
     /// Finds an output that an input of a later node reads.
-    fn handed_on(&self, cell: usize, input: &TensorSpec, name: &str) -> Result<usize, String> {
+    fn handed_on(&self, cell: usize, input: &TensorSpec, name: &str) -> Result<usize, SettingError> {
         let output = self.output(cell, name)?;
-        agree(input, self.cells[cell].outputs[output].datatype).map_err(|fault| format!("input {fault}"))?;
+        agree(input, self.cells[cell].outputs[output].datatype)
+            .map_err(|fault| fault.prefixed(format_args!("input ")))?;
         Ok(output)
     }
 
-    fn output(&self, cell: usize, name: &str) -> Result<usize, String> {
+    fn output(&self, cell: usize, name: &str) -> Result<usize, SettingError> {
         let found = self.cells[cell].outputs.iter().position(|output| output.name == name);
         found.ok_or_else(|| self.no_port(&[cell], "output", name))
     }
 
-    /// The message for a name that is none of the inputs or outputs of some cells.
-    fn no_port(&self, cells: &[usize], what: &str, name: &str) -> String {
+    /// The error about a name that is none of the inputs or outputs of some cells.
+    fn no_port(&self, cells: &[usize], what: &str, name: &str) -> SettingError {
         let mut known: Vec<&str> = Vec::new();
         let mut names: Vec<String> = Vec::new();
         for &cell in cells {
@@ -277,15 +289,18 @@ impl Resolver<'_> {
             names.push(format!("'{}'", self.request.cells[cell].name));
         }
         let hint = suggestion(name, known.iter().copied());
-        format!("expected an {what} of {}: {}, but found '{name}'{hint}", names.join(" or "), known.join(", "))
+        let what = format!("an {what} of {}: {}", names.join(" or "), known.join(", "));
+        let fault = SettingError::expected(&what, format_args!("'{name}'{hint}"));
+        SettingError { kind: ConfigErrorKind::Unknown, ..fault }
     }
 }
 
-fn agree(tensor: &TensorSpec, given: DataType) -> Result<(), String> {
+fn agree(tensor: &TensorSpec, given: DataType) -> Result<(), SettingError> {
     if tensor.datatype == given {
         return Ok(());
     }
-    Err(format!("'{}' is {}, but gets {given}", tensor.name, tensor.datatype))
+    let message = format!("'{}' is {}, but gets {given}", tensor.name, tensor.datatype);
+    Err(SettingError::new(ConfigErrorKind::Graph, message))
 }
 
 #[cfg(test)]

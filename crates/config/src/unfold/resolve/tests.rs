@@ -42,7 +42,7 @@ fn resolve(text: &str, ports: &[CellPorts]) -> Result<Unfolding, String> {
     let (config, origin) = yaml::parse("f", text.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
     let request = read(&config, &origin).unwrap_or_else(|fault| panic!("{fault}")).expect("it has cells");
     let (spec, ..) = convert::model(&config, 1, &Default::default(), &origin).unwrap_or_else(|fault| panic!("{fault}"));
-    request.resolve(&spec, ports)
+    request.resolve(&spec, ports).map_err(|fault| fault.to_string())
 }
 
 fn refusal(from: &str, to: &str) -> String {

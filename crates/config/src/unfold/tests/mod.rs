@@ -65,9 +65,9 @@ unfold:
 - stage: { cell: dense, inputs: { x: step.h }, emit: { logits: all(y) } }
 ";
 
-fn from_yaml(text: &str) -> Result<Option<UnfoldRequest>, String> {
-    let (config, origin) = yaml::parse("f", text.as_bytes()).map_err(|fault| fault.to_string())?;
-    read(&config, &origin).map_err(|fault| fault.to_string())
+fn from_yaml(text: &str) -> Result<Option<UnfoldRequest>, ConfigError> {
+    let (config, origin) = yaml::parse("f", text.as_bytes())?;
+    read(&config, &origin)
 }
 
 fn sound(text: &str) -> UnfoldRequest {

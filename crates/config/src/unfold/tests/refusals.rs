@@ -2,7 +2,7 @@ use super::*;
 
 /// The refusal of a text with one part of it replaced.
 fn refusal(text: &str, from: &str, to: &str) -> String {
-    from_yaml(&changed(text, from, to)).expect_err("it should be refused")
+    from_yaml(&changed(text, from, to)).expect_err("it should be refused").to_string()
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn names_of_what_is_not_there_are_refused_with_the_nearest() {
     }
     let twice = changed(TRANSLATE, "name: source,", "name: encoder.all,").replace("over: source", "over: encoder.all");
     assert_eq!(
-        from_yaml(&twice).expect_err("two of a name"),
+        from_yaml(&twice).expect_err("two of a name").to_string(),
         "f:21:13: unfold[1].decode.hold.memory: 'encoder.all' names an input of the model and an emit: expected one \
          of them to have another name"
     );
@@ -264,7 +264,7 @@ fn what_grows_is_named_by_nothing_else() {
     ];
     let also = renamed.iter().fold(TRANSLATE.to_owned(), |text, (from, to)| text.replace(from, to));
     assert_eq!(
-        from_yaml(&also).expect_err("a segment of this name has it too"),
+        from_yaml(&also).expect_err("a segment of this name has it too").to_string(),
         "f:22:33: unfold[1].decode.length.past_words: 'grow.past' names an input that the segment grows, and another \
          tensor too: expected that tensor to have another name"
     );
@@ -292,14 +292,19 @@ fn a_chain_whose_length_nobody_knows_is_refused() {
         from_yaml(&format!("{TRANSLATE}{again} {steps} emit: {{ y: last(h) }} }}\n"))
     };
     assert_eq!(after("steps: 4,").map(|read| read.is_some()), Ok(true), "a known number of steps may be given");
-    assert!(after("").expect_err("it may end early").ends_with("is not known in advance: expected the key 'steps'"));
+    assert!(
+        after("")
+            .expect_err("it may end early")
+            .to_string()
+            .ends_with("is not known in advance: expected the key 'steps'")
+    );
     assert_eq!(
         refusal(TRANSLATE, "over: source\n    as: word", "over: { word: source, x: encoder.h }"),
         "f:10:27: unfold[0].chain.over.x: expected an input of the model or <segment>.<emit> of an earlier segment, \
          but found 'encoder.h'"
     );
     let one = "- chain: { cell: encode, over: encoder.h, as: x, emit: { y: last(h) } }\n";
-    assert!(from_yaml(&format!("{TRANSLATE}{one}")).expect_err("no rows").ends_with(
+    assert!(from_yaml(&format!("{TRANSLATE}{one}")).expect_err("no rows").to_string().ends_with(
         "'encoder.h' is the value of one step: expected an input, what a stage emits, or an emit of all(…)"
     ));
 }
@@ -325,7 +330,7 @@ fn expressions_do_not_grow_without_end() {
         let steps = format!("len({before}) + len({before})");
         text.push_str(&format!("- chain: {{ cell: encode, name: l{layer}, steps: {steps}, emit: {{ y: all(h) }} }}\n"));
     }
-    let refused = from_yaml(&text).expect_err("each doubles the one before");
+    let refused = from_yaml(&text).expect_err("each doubles the one before").to_string();
     assert!(refused.ends_with("expected at most 256 numbers, lengths and operators, but found 511"), "{refused}");
 }
 
@@ -377,7 +382,7 @@ fn trees_need_a_table_of_children() {
 fn two_trees_need_names() {
     let second = "- tree: { leaf: leaf, internal: node, children: children, emit: { other: root(h) } }\n";
     assert_eq!(
-        from_yaml(&format!("{TREE}{second}")).expect_err("both are called 'tree'"),
+        from_yaml(&format!("{TREE}{second}")).expect_err("both are called 'tree'").to_string(),
         "f:16:11: unfold[1].tree.leaf: segment 0 has the name 'tree' too: expected another name, in the key 'name'"
     );
 }
@@ -390,7 +395,7 @@ fn streams_and_decoupled_models_go_together() {
     );
     let decoupled = format!("decoupled: true\n{TRANSLATE}");
     assert_eq!(
-        from_yaml(&decoupled).expect_err("nothing streams"),
+        from_yaml(&decoupled).expect_err("nothing streams").to_string(),
         "f:1:1: decoupled: a decoupled model of cells answers step by step: expected a segment with 'stream: true'"
     );
     assert_eq!(
@@ -407,7 +412,7 @@ fn streams_and_decoupled_models_go_together() {
 
 #[test]
 fn what_has_no_meaning_for_cells_is_refused_by_name() {
-    let with = |line: &str| from_yaml(&format!("{line}\n{TREE}")).expect_err("it should be refused");
+    let with = |line: &str| from_yaml(&format!("{line}\n{TREE}")).expect_err("it should be refused").to_string();
     assert_eq!(
         with("max_batch_size: 8"),
         "f:1:1: max_batch_size: expected 0 or 1, because each request unfolds by itself, but found 8; each cell's \
@@ -446,7 +451,7 @@ fn what_has_no_meaning_for_cells_is_refused_by_name() {
 
 #[test]
 fn cells_and_unfold_need_each_other() {
-    let refused = |text: &str| from_yaml(text).expect_err("it should be refused");
+    let refused = |text: &str| from_yaml(text).expect_err("it should be refused").to_string();
     assert_eq!(refused("cells: {}"), "f:1:1: cells: expected at least one entry");
     assert_eq!(refused("unfold: []"), "f:1:1: unfold: expected at least one entry");
     assert_eq!(
