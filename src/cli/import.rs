@@ -12,7 +12,7 @@ use paternoster_engine::{
     onnxruntime::{Runtime, RuntimeOptions},
 };
 use paternoster_executor::{Pool, PoolOptions};
-use paternoster_repository::{Imported, PoolLoader, import};
+use paternoster_repository::{Imported, LoadError, PoolLoader, import};
 
 /// Write a model directory from one of Hugging Face or sentence-transformers
 ///
@@ -42,7 +42,10 @@ pub(super) struct ImportArgs {
 pub(super) enum ImportError {
     /// The directory cannot be imported.
     #[error("{0}")]
-    Model(String),
+    Load(#[from] LoadError),
+    /// The directory has no name that a model can have.
+    #[error("{0}")]
+    Name(String),
     /// Threads could not be started.
     #[error("cannot start threads: {0}")]
     Threads(io::Error),
@@ -63,9 +66,9 @@ pub(super) fn run(args: &ImportArgs) -> Result<(), ImportError> {
     let loader = PoolLoader::new(Arc::clone(&pool), engines);
     let name = match name {
         Some(name) => name.clone(),
-        None => name_of(directory).map_err(ImportError::Model)?,
+        None => name_of(directory).map_err(ImportError::Name)?,
     };
-    let imported = import(directory, model_repository, &name, &loader).map_err(ImportError::Model)?;
+    let imported = import(directory, model_repository, &name, &loader)?;
     print(&imported, &mut io::stdout().lock())?;
     Ok(())
 }

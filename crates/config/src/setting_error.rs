@@ -50,7 +50,7 @@ impl SettingError {
     }
 
     /// Places the fault at a key.
-    pub(super) fn at(self, key: impl Into<String>) -> Self {
+    pub fn at(self, key: impl Into<String>) -> Self {
         Self { key: key.into(), ..self }
     }
 

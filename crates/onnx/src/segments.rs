@@ -123,6 +123,8 @@ impl NotOpened {
     }
 }
 
+impl std::error::Error for NotOpened {}
+
 impl fmt::Display for NotOpened {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

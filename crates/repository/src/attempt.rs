@@ -18,6 +18,8 @@ use paternoster_engine::StopSignal;
 use paternoster_observe::budget::{Budget, Reservation};
 use tokio_util::sync::CancellationToken;
 
+use super::{LoadError, LoadErrorKind};
+
 /// Time limits of trial runs: warm-up requests, the example request of a model of cells, and runs that are measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrialLimits {
@@ -63,6 +65,13 @@ struct EarlyEnd {
     reason: String,
     /// Whether a time limit has passed, rather than that the model is not wanted any more.
     is_late: bool,
+}
+
+impl EarlyEnd {
+    fn error(&self) -> LoadError {
+        let kind = if self.is_late { LoadErrorKind::TimedOut } else { LoadErrorKind::Stopped };
+        LoadError::new(kind, self.reason.clone())
+    }
 }
 
 /// Memory that the versions of a load keep reserved, until the last of them is dropped.
@@ -115,13 +124,8 @@ impl LoadAttempt {
     ///
     /// # Errors
     /// Returns the reason if it was stopped.
-    pub fn check(&self) -> Result<(), String> {
-        self.end.get().map_or(Ok(()), |end| Err(end.reason.clone()))
-    }
-
-    /// Returns why it was stopped; empty if it was not.
-    pub(super) fn reason(&self) -> String {
-        self.end.get().map(|end| end.reason.clone()).unwrap_or_default()
+    pub fn check(&self) -> Result<(), LoadError> {
+        self.end.get().map_or(Ok(()), |end| Err(end.error()))
     }
 
     /// Returns why the model is not wanted any more, if that ended the load.
@@ -134,19 +138,20 @@ impl LoadAttempt {
         self.budget.is_some()
     }
 
-    /// Waits until the load is stopped.
-    pub(super) async fn stopped(&self) {
+    /// Waits until the load is stopped, and returns why.
+    pub(super) async fn stopped(&self) -> LoadError {
         self.stopped.cancelled().await;
+        self.end.get().map_or_else(|| LoadError::new(LoadErrorKind::Stopped, ""), EarlyEnd::error)
     }
 
     /// Waits for `what`, unless the load is stopped first.
     ///
     /// # Errors
     /// Returns the reason if it was stopped.
-    pub(super) async fn unless_stopped<T>(&self, what: impl Future<Output = T>) -> Result<T, String> {
+    pub(super) async fn unless_stopped<T>(&self, what: impl Future<Output = T>) -> Result<T, LoadError> {
         tokio::select! {
             biased;
-            () = self.stopped() => Err(self.reason()),
+            stopped = self.stopped() => Err(stopped),
             done = what => Ok(done),
         }
     }
@@ -159,8 +164,8 @@ impl LoadAttempt {
     pub(super) fn trial<T>(
         &self,
         limits: TrialLimits,
-        run: impl FnOnce(&StopSignal) -> Result<T, String>,
-    ) -> Result<T, String> {
+        run: impl FnOnce(&StopSignal) -> Result<T, LoadError>,
+    ) -> Result<T, LoadError> {
         self.check()?;
         let began = self.trials_began.get_or_init(Instant::now);
         let left = limits.all.map(|all| (all.saturating_sub(began.elapsed()), over_all(all)));
@@ -177,7 +182,8 @@ impl LoadAttempt {
                 }
             };
             let thread = thread::Builder::new().name("paternoster-trial".to_owned());
-            thread.spawn_scoped(scope, watch).map_err(|error| format!("cannot start a thread: {error}"))?;
+            let cannot = |error| LoadError::internal(format!("cannot start a thread: {error}"));
+            thread.spawn_scoped(scope, watch).map_err(cannot)?;
             let result = run(&self.runs);
             drop(ended);
             result
@@ -195,7 +201,7 @@ impl LoadAttempt {
     ///
     /// # Errors
     /// Returns the reason, with the flag that sets the limit, if there is no room.
-    pub(super) fn reserve(&self, bytes: usize) -> Result<Option<Reservation>, String> {
+    pub(super) fn reserve(&self, bytes: usize) -> Result<Option<Reservation>, LoadError> {
         let mut reservation = self.reservation();
         if let Some(reservation) = &mut reservation {
             grow(reservation, bytes)?;
@@ -253,8 +259,9 @@ impl LoadAttempt {
 ///
 /// # Errors
 /// Returns the reason, with the flag that sets the limit, if there is no room.
-pub(super) fn grow(reservation: &mut Reservation, more: usize) -> Result<(), String> {
-    reservation.grow_now(more).map_err(|full| format!("no memory for the model (--max-sent-model-bytes): {full}"))
+pub(super) fn grow(reservation: &mut Reservation, more: usize) -> Result<(), LoadError> {
+    let refused = |full| format!("no memory for the model (--max-sent-model-bytes): {full}");
+    reservation.grow_now(more).map_err(|full| LoadError::new(LoadErrorKind::Limit, refused(full)))
 }
 
 impl fmt::Debug for LoadAttempt {
@@ -278,11 +285,11 @@ mod tests {
     const LONG: Duration = Duration::from_secs(600);
 
     /// Runs until it is asked to stop.
-    fn endless(signal: &StopSignal) -> Result<(), String> {
+    fn endless(signal: &StopSignal) -> Result<(), LoadError> {
         while !signal.is_raised() {
             thread::yield_now();
         }
-        Err("the run was asked to stop".to_owned())
+        Err(LoadError::engine("the run was asked to stop"))
     }
 
     #[test]
@@ -290,7 +297,9 @@ mod tests {
         let short = Some(Duration::from_millis(20));
         let attempt = LoadAttempt::of_repository();
         let reason = attempt.trial(TrialLimits { each: short, all: Some(LONG) }, endless).unwrap_err();
-        assert!(reason.starts_with("a trial run has not ended within 20ms (--task-time-limit-secs"), "{reason}");
+        assert_eq!(reason.kind(), LoadErrorKind::TimedOut);
+        let text = reason.to_string();
+        assert!(text.starts_with("a trial run has not ended within 20ms (--task-time-limit-secs"), "{text}");
         assert_eq!((attempt.check(), attempt.unwanted()), (Err(reason), None), "the load is over, and has failed");
 
         let attempt = LoadAttempt::of_repository();
@@ -300,7 +309,7 @@ mod tests {
             thread::yield_now();
         }
         let reason = attempt.trial(TrialLimits { each: Some(LONG), all: short }, endless).unwrap_err();
-        assert_eq!(reason, "its trial runs have not ended within 20ms (--warmup-time-limit-secs)");
+        assert_eq!(reason.to_string(), "its trial runs have not ended within 20ms (--warmup-time-limit-secs)");
     }
 
     #[test]
@@ -311,9 +320,10 @@ mod tests {
             let running = scope.spawn(|| attempt.trial(none, endless));
             attempt.stop("its client left");
             attempt.stop("later");
-            assert_eq!(running.join().unwrap(), Err("its client left".to_owned()));
+            let stopped = LoadError::new(LoadErrorKind::Stopped, "its client left");
+            assert_eq!(running.join().unwrap(), Err(stopped));
         });
-        assert_eq!(attempt.trial(none, |_| -> Result<(), String> { panic!("it must not run") }), attempt.check());
+        assert_eq!(attempt.trial(none, |_| -> Result<(), LoadError> { panic!("it must not run") }), attempt.check());
     }
 
     #[tokio::test]
@@ -321,7 +331,8 @@ mod tests {
         let attempt = LoadAttempt::of_repository();
         assert_eq!(attempt.unless_stopped(async { 1 }).await, Ok(1));
         attempt.stop("its client left");
-        assert_eq!(attempt.unless_stopped(std::future::pending::<()>()).await, Err("its client left".to_owned()));
+        let stopped = LoadError::new(LoadErrorKind::Stopped, "its client left");
+        assert_eq!(attempt.unless_stopped(std::future::pending::<()>()).await, Err(stopped));
     }
 
     #[test]
@@ -330,7 +341,9 @@ mod tests {
         assert!(LoadAttempt::of_repository().reserve(11).expect("it is the operator's").is_none());
         let attempt = LoadAttempt::of_client(&budget);
         let mut first = attempt.reserve(8).expect("there is room").expect("a client's");
-        let reason = attempt.reserve(3).unwrap_err();
+        let refused = attempt.reserve(3).unwrap_err();
+        assert_eq!(refused.kind(), LoadErrorKind::Limit, "other loads may have room");
+        let reason = refused.to_string();
         assert!(reason.ends_with("(--max-sent-model-bytes): 3 more are wanted where 8 of 10 are held"), "{reason}");
         first.shrink_to(2);
         attempt.keep(vec![first]);

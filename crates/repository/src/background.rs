@@ -33,7 +33,11 @@ impl Control {
                 Ok(false) => return,
                 Ok(true) => {}
                 Err(reason) => {
-                    tracing::warn!(model = name, reason, "profiling failed; serving without a profile");
+                    tracing::warn!(
+                        model = name,
+                        reason = reason.to_string(),
+                        "profiling failed; serving without a profile"
+                    );
                     return;
                 }
             }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
+use super::LoadError;
+
 /// Runs work that reads the files of models, on a limited number of threads. The work never waits for other models.
 #[derive(Clone, Debug)]
 pub(super) struct Readers(Arc<Semaphore>);
@@ -19,8 +21,11 @@ impl Readers {
     ///
     /// # Errors
     /// As [`blocking`].
-    pub(super) async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
-        let permit = self.0.clone().acquire_owned().await.map_err(|fault| fault.to_string())?;
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, LoadError> {
+        let permit = self.0.clone().acquire_owned().await.map_err(LoadError::internal)?;
         blocking(move || {
             let done = work();
             drop(permit);
@@ -34,6 +39,6 @@ impl Readers {
 ///
 /// # Errors
 /// Returns the message of a panic in the work.
-pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
-    tokio::task::spawn_blocking(work).await.map_err(|fault| format!("the loader failed: {fault}"))
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, LoadError> {
+    tokio::task::spawn_blocking(work).await.map_err(|fault| LoadError::internal(format!("the loader failed: {fault}")))
 }

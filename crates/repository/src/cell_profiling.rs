@@ -19,7 +19,7 @@ use paternoster_model::{
 use paternoster_profile::{CellSegment, CellTable, ChunkProfile, Halt, Key, MeasuredSize, Profile, cell_costs, sizes};
 
 use super::{
-    LoadAttempt, LoadRequest, PoolLoader, TrialLimits, cells,
+    LoadAttempt, LoadError, LoadRequest, PoolLoader, TrialLimits, cells,
     profiling::{Subject, Trials, key},
     warmup::{OPEN_LENGTH, random_inputs},
 };
@@ -67,10 +67,10 @@ struct LoneCell {
 impl PoolLoader {
     /// Returns the key of a model of cells. Batch sizes are not in it: a profile stays valid when its suggestions are
     /// written into the configuration.
-    pub(super) fn cells_key(&self, request: &LoadRequest, unfold: &UnfoldRequest) -> Result<Key, String> {
+    pub(super) fn cells_key(&self, request: &LoadRequest, unfold: &UnfoldRequest) -> Result<Key, LoadError> {
         let programs = distinct(request.cells.iter().map(|cell| cell.file.as_path()));
         let engines = request.cells.iter().map(|cell| self.engines.describe(cell.engine, cell.precision));
-        let engines = engines.collect::<Result<Vec<_>, EngineError>>().map_err(|error| error.to_string())?;
+        let engines = engines.collect::<Result<Vec<_>, EngineError>>()?;
         let cells = unfold.cells.iter().enumerate().map(|(number, cell)| {
             let nodes = unfold.segments.iter().find(|segment| segment.cells.contains(&number)).map(|segment| {
                 let over_rows = segment.sources.values().any(|source| matches!(source, CellInputSource::Rows(_)));
@@ -165,7 +165,7 @@ impl PoolLoader {
             let run = |_| {
                 let ran = attempt.trial(limits, |stop| {
                     let batch = WarmUp { rows, inputs: &inputs, program_inputs: &[], stop };
-                    self.pool.warm_up(&lone.spec, &lone.programs, batch)
+                    self.pool.warm_up(&lone.spec, &lone.programs, batch).map_err(LoadError::engine)
                 });
                 ran.ok().map(|took_ns| Duration::from_nanos(took_ns.into_iter().sum::<Ns>()))
             };
@@ -195,8 +195,7 @@ impl PoolLoader {
         let attempt = LoadAttempt::of_repository();
         let mut served = request.clone();
         let limits = self.trial_limits(request);
-        let programs = cells::compile(&self.pool, &self.opener(&attempt), limits, &mut served, unfold);
-        let programs = programs.map_err(Halt::Failed)?;
+        let programs = cells::compile(&self.pool, &self.opener(&attempt), limits, &mut served, unfold)?;
         let cells = programs.cells().ok_or_else(|| Halt::Failed("it has no cells".to_owned()))?;
         let (knobs, _) = cells.knobs();
         let budget = trials.budget / u32::try_from(knobs.len()).unwrap_or(u32::MAX).max(1);
@@ -207,7 +206,7 @@ impl PoolLoader {
             let least = if request.is_one_program() { 1 } else { MOST_ROWS };
             let most_row_steps = knobs.chunks.map_or(u32::MAX, |chunks| chunks.most_row_steps);
             let most = (configured.map_or(least, |most| most.max(least)), most_row_steps);
-            let lone = LoneCell::new(request, cells, number, most).map_err(Halt::Failed)?;
+            let lone = LoneCell::new(request, cells, number, most)?;
             let subject = Subject {
                 request,
                 spec: &lone.spec,
@@ -235,11 +234,13 @@ impl LoneCell {
         cells: &CellPrograms,
         number: usize,
         (most_rows, most_row_steps): (u32, u32),
-    ) -> Result<Self, String> {
-        let (unfolding, program) = (cells.unfolding(), cells.program(number).ok_or("it has no program")?);
+    ) -> Result<Self, LoadError> {
+        let lacks = |what: &str| LoadError::internal(what);
+        let program = cells.program(number).ok_or_else(|| lacks("it has no program"))?;
+        let unfolding = cells.unfolding();
         let mut nodes =
             unfolding.segments.iter().flat_map(|segment| segment.types.iter().map(move |own| (segment, own)));
-        let (segment, nodes) = nodes.find(|(_, own)| own.cell == number).ok_or("no segment runs it")?;
+        let (segment, nodes) = nodes.find(|(_, own)| own.cell == number).ok_or_else(|| lacks("no segment runs it"))?;
         let (is_chunked, over_rows) = (segment.runs_chunks(), nodes.goes_over_rows());
         let cell = &unfolding.cells[number];
         let tensor = |tensor: &TensorSpec, source: Option<&CellInputSource>| {
@@ -277,12 +278,13 @@ impl LoneCell {
         };
         let mut sizes = sizes(most_rows, lengths);
         sizes.retain(|size| !is_chunked || size.length == 1 || size.rows.saturating_mul(size.length) <= most_row_steps);
-        let programs = CellPrograms::new(&spec, alone(cell, &spec, over_rows), vec![program.clone()])?;
+        let programs =
+            CellPrograms::new(&spec, alone(cell, &spec, over_rows), vec![program.clone()]).map_err(LoadError::graph)?;
         Ok(Self { values: values.collect(), sizes, programs: programs.into(), spec })
     }
 
     /// Builds random inputs of a batch, whose lengths are what they say.
-    fn inputs(&self, size: MeasuredSize) -> Result<Vec<Option<InputTensor>>, String> {
+    fn inputs(&self, size: MeasuredSize) -> Result<Vec<Option<InputTensor>>, LoadError> {
         let mut inputs = random_inputs(&self.spec, size)?;
         for ((input, value), spec) in inputs.iter_mut().zip(&self.values).zip(&self.spec.inputs) {
             let length = match value {

@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 use tracing::warn;
 
 use super::{
-    LoadAttempt, LoadRequest, TrialLimits,
+    LoadAttempt, LoadError, LoadErrorKind, LoadPlace, LoadRequest, TrialLimits,
     opening::Opener,
     plans::{self, Batches, Compiled},
 };
@@ -46,43 +46,41 @@ pub(super) fn compile(
     limits: TrialLimits,
     request: &mut LoadRequest,
     unfold: &UnfoldRequest,
-) -> Result<StagePrograms, String> {
+) -> Result<StagePrograms, LoadError> {
     let mut graphs = Vec::with_capacity(unfold.cells.len());
     // Held until the cells are compiled, which then share their sessions.
     let mut held = Vec::new();
     for (number, (cell, program)) in unfold.cells.iter().zip(&request.cells).enumerate() {
         let opened = request.opened.get(number);
         let graph = opened.map_or_else(|| program.read(), |model| Ok(model.to_bytes()))?;
-        let signature = Signature::from_bytes(&program.file.display().to_string(), &graph);
-        let mut signature = signature.map_err(|fault| fault.to_string())?;
+        let mut signature = Signature::from_bytes(&program.file.display().to_string(), &graph)?;
         let model = match opened {
             Some(model) => model.clone(),
             None => opener.open(program, graph, &StageRequest::default())?,
         };
-        let named = |fault: &dyn fmt::Display| format!("cell '{}': {fault}", cell.name);
-        held.extend(opener.infer_shapes(program, &model, &mut signature).map_err(|error| named(&error))?);
-        let graph = CellGraph::new(&signature, &cell.tensors).map_err(|fault| named(&fault))?;
+        let named = |error: LoadError| error.within(LoadPlace::Cell(cell.name.clone()));
+        held.extend(opener.infer_shapes(program, &model, &mut signature).map_err(named)?);
+        let graph = CellGraph::new(&signature, &cell.tensors).map_err(named)?;
         graphs.push((graph, model));
     }
     // Segments can only be resolved against the inputs and outputs of all cells.
     let all_ports: Vec<CellPorts> = graphs.iter().map(|(graph, _)| graph.ports.clone()).collect();
-    let unfolding = unfold.resolve(&request.spec, &all_ports).map_err(|fault| fault.to_string())?;
+    let unfolding = unfold.resolve(&request.spec, &all_ports)?;
     let all_axes: Vec<&[String]> = graphs.iter().map(|(graph, _)| &graph.axes[..]).collect();
-    let CellLengths { cells: lengths, most_steps } =
-        CellLengths::of(&unfold.lengths, &all_axes).map_err(|fault| fault.to_string())?;
+    let CellLengths { cells: lengths, most_steps } = CellLengths::of(&unfold.lengths, &all_axes)?;
     let mut compiled = Vec::with_capacity(graphs.len());
     let cells = unfolding.cells.iter().zip(&graphs).zip(&request.cells).zip(lengths);
     for (((cell, (graph, model)), own), lengths) in cells {
         let (inputs, outputs) = CellPrograms::ports(cell);
-        let name = format!("cell '{}'", cell.name);
-        let program = opener.compile(own, model, &inputs, &outputs).map_err(|error| format!("{name}: {error}"))?;
+        let place = LoadPlace::Cell(cell.name.clone());
+        let program = opener.compile(own, model, &inputs, &outputs).map_err(|error| error.within(place.clone()))?;
         let (inputs, outputs) = (cell.inputs.clone(), cell.outputs.clone());
-        let (lengths, batches) = (Some(lengths), graph.batches());
-        compiled.push(Compiled { name, program, model, inputs, outputs, has_batch_axis: true, batches, lengths });
+        let (place, lengths, batches) = (Some(place), Some(lengths), graph.batches());
+        compiled.push(Compiled { place, program, model, inputs, outputs, has_batch_axis: true, batches, lengths });
     }
     let (example, memory) = example(&request.spec, &unfolding, opener.attempt())?;
     let programs = plans::of_version(pool, opener.engines(), request, &compiled, &|programs| {
-        let cells = CellPrograms::new(&request.spec, unfolding.clone(), programs)?;
+        let cells = CellPrograms::new(&request.spec, unfolding.clone(), programs).map_err(LoadError::graph)?;
         let cells = match most_steps {
             Some(most) => cells.with_most_steps(most),
             None => cells,
@@ -94,16 +92,21 @@ pub(super) fn compile(
     }
     // A request that unfolds finds mistakes that no single program shows, such as a state of the wrong shape.
     let tried = opener.attempt().trial(limits, |stop| {
-        pool.warm_up(&request.spec, &programs, WarmUp { rows: 1, inputs: &example, program_inputs: &[], stop })
+        let batch = WarmUp { rows: 1, inputs: &example, program_inputs: &[], stop };
+        pool.warm_up(&request.spec, &programs, batch).map_err(LoadError::engine)
     });
     drop(memory);
     match tried {
         // Clients may never send such a request: zeros may be no rate, and two samples no speech.
         Err(reason) if request.is_one_program() && opener.attempt().check().is_ok() => {
             let model = &request.spec.name;
-            warn!(model, reason, "an example request of zeros failed; the model is served all the same");
+            warn!(
+                model,
+                reason = reason.to_string(),
+                "an example request of zeros failed; the model is served all the same"
+            );
         }
-        tried => drop(tried.map_err(|fault| format!("an example request failed: {fault}"))?),
+        tried => drop(tried.map_err(|error| error.within(LoadPlace::Example))?),
     }
     Ok(programs)
 }
@@ -124,12 +127,13 @@ impl CellGraph {
     ///
     /// # Errors
     /// Names a tensor that is not a tensor of the protocol or lacks the batch.
-    pub(super) fn new(signature: &Signature, tensors: &BTreeMap<String, CellTensor>) -> Result<Self, String> {
+    pub(super) fn new(signature: &Signature, tensors: &BTreeMap<String, CellTensor>) -> Result<Self, LoadError> {
         let mut graph = Self::default();
         let ports = || signature.inputs.iter().chain(&signature.outputs).map(|port| port.name.as_str());
         if let Some(name) = tensors.keys().find(|name| !ports().any(|port| port == name.as_str())) {
             let hint = suggestion(name, ports());
-            return Err(format!("batch_axes.{name}: the program has no such input or output{hint}"));
+            let message = format!("batch_axes.{name}: the program has no such input or output{hint}");
+            return Err(LoadError::settings(message));
         }
         for port in &signature.inputs {
             let (tensor, batch) = tensor(port, &mut graph.axes, true, tensors.get(&port.name))?;
@@ -158,10 +162,11 @@ fn tensor(
     axes: &mut Vec<String>,
     is_input: bool,
     given: Option<&CellTensor>,
-) -> Result<(TensorSpec, TensorBatch), String> {
+) -> Result<(TensorSpec, TensorBatch), LoadError> {
     let name = &port.name;
-    let datatype = port.datatype.ok_or_else(|| format!("'{name}' is {}, expected a tensor", port.type_name))?;
-    let dims = port.dims.as_ref().ok_or_else(|| format!("'{name}' has an unknown number of dimensions"))?;
+    let refused = |what: fmt::Arguments<'_>| LoadError::graph(format!("'{name}' {what}"));
+    let datatype = port.datatype.ok_or_else(|| refused(format_args!("is {}, expected a tensor", port.type_name)))?;
+    let dims = port.dims.as_ref().ok_or_else(|| refused(format_args!("has an unknown number of dimensions")))?;
     let batch = match given {
         Some(given) => given.batch,
         // A scalar has one value for all rows of a run.
@@ -175,12 +180,16 @@ fn tensor(
             let scalar = TensorSpec { reshape: Some(Dims::new()), ..TensorSpec::new(name, datatype, &[1]) };
             return Ok((scalar, batch));
         }
-        (TensorBatch::Axis(_), None) => return Err(format!("'{name}' is a scalar, expected the batch as axis 0")),
+        (TensorBatch::Axis(_), None) => {
+            return Err(refused(format_args!("is a scalar, expected the batch as axis 0")));
+        }
         (TensorBatch::Axis(0), Some(PortDim::Fixed(length @ 0..))) => {
-            return Err(format!("'{name}' has {length} along axis 0, expected the batch, which varies"));
+            return Err(refused(format_args!("has {length} along axis 0, expected the batch, which varies")));
         }
         (TensorBatch::Axis(axis), Some(_)) if axis < rest.len() => drop(rest.remove(axis)),
-        (TensorBatch::Axis(axis), Some(_)) => return Err(format!("'{name}' has no axis {axis}, expected the batch")),
+        (TensorBatch::Axis(axis), Some(_)) => {
+            return Err(refused(format_args!("has no axis {axis}, expected the batch")));
+        }
     }
     if let Some(dims) = given.and_then(|given| given.dims.as_ref()) {
         return Ok((TensorSpec::new(name, datatype, dims), batch));
@@ -212,7 +221,7 @@ fn tensor(
 type Example = (Vec<Option<InputTensor>>, Vec<Reservation>);
 
 /// Builds a request of zeros with short varying dimensions. A tree is one root with as many leaves as it may have.
-fn example(spec: &ModelSpec, unfolding: &Unfolding, attempt: &LoadAttempt) -> Result<Example, String> {
+fn example(spec: &ModelSpec, unfolding: &Unfolding, attempt: &LoadAttempt) -> Result<Example, LoadError> {
     let mut trees = unfolding.segments.iter().filter_map(|segment| match segment.nodes {
         Nodes::Tree { children, max_nodes } => Some((children, max_nodes)),
         _ => None,
@@ -230,7 +239,8 @@ fn example(spec: &ModelSpec, unfolding: &Unfolding, attempt: &LoadAttempt) -> Re
         let size = input.datatype.size_bytes().unwrap_or(4);
         let bytes = element_count(&shape).and_then(|elements| elements.checked_mul(size));
         let bytes = bytes.filter(|bytes| *bytes <= left);
-        let bytes = bytes.ok_or_else(|| format!("input '{}' is too large", input.name))?;
+        let bytes = bytes
+            .ok_or_else(|| LoadError::new(LoadErrorKind::Limit, format!("input '{}' is too large", input.name)))?;
         left -= bytes;
         memory.extend(attempt.reserve(bytes)?);
         let mut data = vec![0; bytes];
@@ -247,7 +257,7 @@ fn example(spec: &ModelSpec, unfolding: &Unfolding, attempt: &LoadAttempt) -> Re
         }
         Ok(Some(InputTensor { shape, data: Bytes::from(data) }))
     });
-    let inputs = inputs.collect::<Result<_, String>>()?;
+    let inputs = inputs.collect::<Result<_, LoadError>>()?;
     Ok((inputs, memory))
 }
 
@@ -272,7 +282,7 @@ mod tests {
             };
             let unfolding =
                 Unfolding { cells: Vec::new(), segments: Vec::new(), outputs: Vec::new(), limits: Vec::new() };
-            example(&spec, &unfolding, &LoadAttempt::of_repository()).err()
+            example(&spec, &unfolding, &LoadAttempt::of_repository()).err().map(|refused| refused.to_string())
         };
         assert_eq!(refusal(vec![input("x", &[-1, 3])]), None);
         assert_eq!(refusal(vec![input("x", &[1 << 61, 2])]), Some("input 'x' is too large".to_owned()));

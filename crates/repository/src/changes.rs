@@ -99,7 +99,7 @@ impl ChangeDetector {
                 Ok(listing) => roots.push((root, listing)),
                 Err(reason) => {
                     roots.extend(known.map(|known| (root.clone(), known.clone())));
-                    faults.insert(root, reason);
+                    faults.insert(root, reason.to_string());
                 }
             }
         }
@@ -169,12 +169,13 @@ fn accept(
     listed: io::Result<Listing>,
     known: Option<&Listing>,
     faults: &mut BTreeMap<PathBuf, String>,
-) -> Result<Listing, String> {
-    let mut listing = listed.map_err(|fault| fault.to_string())?;
+) -> io::Result<Listing> {
+    let mut listing = listed?;
     let is_empty = listing.models.is_empty() && listing.unreadable.is_empty();
     // An unmounted volume leaves its mount point: an empty directory on the surrounding file system.
     if is_empty && known.is_some_and(|known| known.is_elsewhere_than(&listing)) {
-        return Err("it is empty and on another device than before, as after an unmounted volume".to_owned());
+        let message = "it is empty and on another device than before, as after an unmounted volume";
+        return Err(io::Error::other(message));
     }
     for (name, reason) in listing.unreadable.clone() {
         if known.is_none_or(|known| known.models.contains_key(&name)) {

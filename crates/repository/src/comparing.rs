@@ -14,8 +14,8 @@ use paternoster_onnx::{SealedModel, Signature};
 use paternoster_profile::{EnginePoint, EngineTable, EngineTimes, Halt, MeasuredSize, row_buckets};
 
 use super::{
-    CellProgram, LoadAttempt, LoadRequest, Opening, PoolLoader, cells::CellGraph, opening::Opener, plans::Batches,
-    warmup,
+    CellProgram, LoadAttempt, LoadError, LoadRequest, Opening, PoolLoader, cells::CellGraph, opening::Opener,
+    plans::Batches, warmup,
 };
 
 /// Largest batch to compare, and the lengths of padded axes.
@@ -38,7 +38,7 @@ struct Subject {
 struct Candidate {
     engine: OnnxEngine,
     precision: Precision,
-    program: Result<Arc<dyn Program>, String>,
+    program: Result<Arc<dyn Program>, LoadError>,
     points: Vec<EnginePoint>,
 }
 
@@ -61,7 +61,7 @@ impl PoolLoader {
     ) -> Result<Vec<EngineTable>, Halt> {
         let attempt = LoadAttempt::of_repository();
         let opener = self.opener(&attempt);
-        let mut subjects = subjects(&opener, request).map_err(Halt::Failed)?;
+        let mut subjects = subjects(&opener, request)?;
         if !sizes.is_empty() {
             subjects.iter_mut().for_each(|subject| sizes.clone_into(&mut subject.sizes));
         }
@@ -87,7 +87,7 @@ impl PoolLoader {
             let by = CellProgram { engine, precision, ..subject.program.clone() };
             let inputs: Vec<_> = subject.spec.inputs.iter().map(ProgramPort::from).collect();
             let outputs: Vec<_> = subject.spec.outputs.iter().map(ProgramPort::from).collect();
-            let program = opener.compile(&by, &subject.model, &inputs, &outputs).map_err(|error| error.0);
+            let program = opener.compile(&by, &subject.model, &inputs, &outputs);
             let spec = &subject.spec;
             let program = program.map(|program| match &subject.batches {
                 Some(batches) => batches.by_rows(program, &spec.inputs, &spec.outputs),
@@ -98,13 +98,13 @@ impl PoolLoader {
         let mut candidates: Vec<Candidate> = candidates.into_iter().map(candidate).collect();
         for &size in &subject.sizes {
             before_size(subject.cell.as_deref().unwrap_or("whole"), size);
-            let inputs = warmup::random_inputs(&subject.spec, size).map_err(Halt::Failed)?;
+            let inputs = warmup::random_inputs(&subject.spec, size)?;
             measure(&mut candidates, subject, size, &inputs, share)?;
         }
         let engines = candidates.into_iter().map(|own| EngineTimes {
             engine: own.engine.to_string(),
             precision: own.precision.to_string(),
-            refused: own.program.err(),
+            refused: own.program.err().map(|error| error.to_string()),
             points: own.points,
         });
         Ok(EngineTable { cell: subject.cell.clone(), engines: engines.collect() })
@@ -112,11 +112,11 @@ impl PoolLoader {
 }
 
 /// Returns the programs of a version: one, or those of its cells.
-fn subjects(opener: &Opener<'_>, request: &LoadRequest) -> Result<Vec<Subject>, String> {
+fn subjects(opener: &Opener<'_>, request: &LoadRequest) -> Result<Vec<Subject>, LoadError> {
     if matches!(request.opening, Opening::Decoder(_)) {
         let reason = "a decoder runs in parts, a stage for the prompt and a loop for the tokens, which onnxruntime \
                       alone can run: there is nothing to compare";
-        return Err(reason.to_owned());
+        return Err(LoadError::settings(reason));
     }
     let open = |program: &CellProgram| opener.open(program, program.read()?, &StageRequest::default());
     let Some(unfold) = &request.unfold else {
@@ -127,7 +127,7 @@ fn subjects(opener: &Opener<'_>, request: &LoadRequest) -> Result<Vec<Subject>, 
     };
     let cells = unfold.cells.iter().zip(&request.cells).map(|(cell, program)| {
         let signature = Signature::from_bytes(&program.file.display().to_string(), &program.read()?);
-        let graph = CellGraph::new(&signature.map_err(|fault| fault.to_string())?, &cell.tensors)?;
+        let graph = CellGraph::new(&signature?, &cell.tensors)?;
         let (batches, ports) = (graph.batches(), graph.ports);
         let (inputs, outputs) = (ports.inputs, ports.outputs);
         let (max_batch_size, symbols) = (cell.max_rows(), Vec::new());
@@ -166,7 +166,7 @@ fn measure(
             Err(reason) => own.program = Err(reason),
         }
         if let (None, Err(reason)) = (&expected, &own.program) {
-            return Err(Halt::Failed(reason.clone()));
+            return Err(reason.clone().into());
         }
     }
     let mut took: Vec<Vec<Ns>> = vec![Vec::new(); candidates.len()];
@@ -182,7 +182,7 @@ fn measure(
             }
         }
         if let Err(reason) = &candidates[0].program {
-            return Err(Halt::Failed(reason.clone()));
+            return Err(reason.clone().into());
         }
     }
     for ((own, mut took), deviation) in candidates.iter_mut().zip(took).zip(deviations) {
@@ -203,7 +203,7 @@ fn run(
     subject: &Subject,
     size: MeasuredSize,
     inputs: &[Option<InputTensor>],
-) -> Result<Vec<BatchOutput>, String> {
+) -> Result<Vec<BatchOutput>, LoadError> {
     let given = inputs.iter().map(|input| match input {
         Some(InputTensor { shape, data }) => BatchInput::Dense { shape, data },
         None => BatchInput::Absent,
@@ -219,7 +219,7 @@ fn run(
         buffers: &buffers,
         stop: &stop,
     };
-    program.run(&batch).map(|execution| execution.outputs).map_err(|error| error.0)
+    Ok(program.run(&batch)?.outputs)
 }
 
 /// Returns the largest difference between FP32 outputs, as a share of the largest expected value of that output. An

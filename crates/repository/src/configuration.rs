@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use paternoster_config::{ConfigError, CustomPolicies, Origin, Settings, json, pbtxt, settings::ONNX_FILENAME, yaml};
 
 use super::{
-    Overrides,
+    LoadError, Overrides,
     bounded_file::read_up_to,
     directory::{TOKENIZER, is_directory, laid_out, version_number, versions},
     generation::{self, DESCRIPTION, GENERATION},
@@ -157,7 +157,7 @@ pub(super) fn read(
         [path, ..] if is_named(path) => path,
         _ => return Err(fail(directory, format!("found both {PBTXT} and {YAML}: expected one of them"))),
     };
-    let bytes = read_limited(path).map_err(|fault| fail(path, fault))?;
+    let bytes = read_limited(path).map_err(|fault| fail(path, fault.to_string()))?;
     let parse = if path.file_name().is_some_and(|name| name == YAML) { yaml::parse_with } else { pbtxt::parse_with };
     parse(&label(path), &bytes, policies).map(Some)
 }
@@ -172,7 +172,7 @@ pub(super) fn read_override(
 }
 
 /// Reads a whole file of at most 16 MiB.
-pub(super) fn read_limited(path: &Path) -> Result<Vec<u8>, String> {
+pub(super) fn read_limited(path: &Path) -> Result<Vec<u8>, LoadError> {
     read_up_to(path, MAX_TEXT_BYTES)
 }
 
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn what_is_not_a_file_is_not_read() {
-        let reason = read_limited(Path::new("/dev/zero")).unwrap_err();
+        let reason = read_limited(Path::new("/dev/zero")).unwrap_err().to_string();
         assert_eq!(reason, "cannot read /dev/zero: not a file");
     }
 }

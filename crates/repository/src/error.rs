@@ -2,6 +2,8 @@
 
 use std::{io, path::PathBuf, time::Duration};
 
+use super::load_error::LoadErrorKind;
+
 /// Why a repository cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -214,6 +216,8 @@ pub enum ControlError {
     LoadFailed {
         /// The model.
         name: String,
+        /// What kind of fault it is, that of the first version if several failed.
+        kind: LoadErrorKind,
         /// Each failed version with its reason.
         reason: String,
     },

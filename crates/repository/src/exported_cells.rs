@@ -24,7 +24,7 @@ use paternoster_onnx::{
 use smallvec::smallvec;
 use tracing::info;
 
-use super::{CellProgram, Generation, LoadRequest, Opening, opening::Opener};
+use super::{CellProgram, Generation, LoadError, LoadPlace, LoadRequest, Opening, opening::Opener};
 
 /// Returns the request that serves a model by cells; `None` if its graph has no recurrent layers or stays whole. The
 /// log says why it stays whole.
@@ -32,7 +32,7 @@ use super::{CellProgram, Generation, LoadRequest, Opening, opening::Opener};
 /// # Errors
 /// Returns the reason if the program cannot be read or opened at all, or would stay whole where the configuration asks
 /// for cells.
-pub(super) fn by_cells(request: &LoadRequest, opener: &Opener<'_>) -> Result<Option<LoadRequest>, String> {
+pub(super) fn by_cells(request: &LoadRequest, opener: &Opener<'_>) -> Result<Option<LoadRequest>, LoadError> {
     if !matches!(request.opening, Opening::RecurrentLayers | Opening::Batches) {
         return Ok(None);
     }
@@ -56,18 +56,18 @@ pub(super) fn by_cells(request: &LoadRequest, opener: &Opener<'_>) -> Result<Opt
         info!(model = name, "{message}");
         return Ok(None);
     }
-    let whole = |reason: String| {
+    let whole = |reason: LoadError| {
         if asked.is_some() {
-            return Err(stays_whole(request, &reason));
+            return Err(stays_whole(request, &reason.to_string()));
         }
-        info!(model = name, reason, "recurrent layers are served as a whole");
+        info!(model = name, reason = reason.to_string(), "recurrent layers are served as a whole");
         Ok(None)
     };
     if let Err(reason) = has_rows(&request.spec) {
         return whole(reason);
     }
     let model = opener.open(&program, graph, &StageRequest::default())?;
-    let opened = open_sealed(&model).map_err(|reason| reason.to_string()).and_then(|(opened, programs)| {
+    let opened = open_sealed(&model).map_err(LoadError::graph).and_then(|(opened, programs)| {
         let steps = Expression::Length(input_of(&request.spec, &opened.steps_of)?);
         let nodes = |kind| match kind {
             SegmentKind::Stage => Nodes::Stage,
@@ -93,11 +93,12 @@ pub(super) fn decoder(
     request: &LoadRequest,
     generation: &Generation,
     opener: &Opener<'_>,
-) -> Result<LoadRequest, String> {
+) -> Result<LoadRequest, LoadError> {
     let program = request.whole_program();
     let model = opener.open(&program, program.read()?, &StageRequest::default())?;
     let (decoder, programs) = decoder::open_sealed(&model, &generation.ends)
-        .map_err(|reason| format!("cannot load '{}': it cannot generate: {reason}", request.program.display()))?;
+        .map_err(|reason| LoadError::graph(format!("it cannot generate: {reason}")))
+        .map_err(|error| error.within(LoadPlace::Program(request.program.clone())))?;
     let name = &request.spec.name;
     let (most, ends) = (generation.max_tokens, &generation.ends);
     // A graph with a table of positions knows their number itself.
@@ -128,21 +129,21 @@ pub(super) fn decoder(
 }
 
 /// Says why a graph cannot be served as its configuration asks.
-pub(super) fn stays_whole(request: &LoadRequest, reason: &str) -> String {
+pub(super) fn stays_whole(request: &LoadRequest, reason: &str) -> LoadError {
     let program = request.program.display();
-    format!(
+    LoadError::graph(format!(
         "the policy 'cellular' needs recurrent layers in the graph that can run by steps, or 'cells' and 'unfold', but \
          '{program}' stays whole: {reason}"
-    )
+    ))
 }
 
 /// Checks that requests have rows, and all inputs.
-fn has_rows(spec: &ModelSpec) -> Result<(), String> {
+fn has_rows(spec: &ModelSpec) -> Result<(), LoadError> {
     if !spec.has_batch_axis() {
-        return Err("the model has no batch axis".to_owned());
+        return Err(LoadError::settings("the model has no batch axis"));
     }
     match spec.inputs.iter().find(|input| input.optional) {
-        Some(input) => Err(format!("the input '{}' may be left out", input.name)),
+        Some(input) => Err(LoadError::settings(format!("the input '{}' may be left out", input.name))),
         None => Ok(()),
     }
 }
@@ -174,12 +175,12 @@ fn unfolding(
     opened: &[OpenedSegment],
     nodes: impl Fn(SegmentKind) -> NodesRequest,
     spec: &ModelSpec,
-) -> Result<UnfoldRequest, String> {
+) -> Result<UnfoldRequest, LoadError> {
     let input = |name: &str| input_of(spec, name);
     // Clients get a number of each row as one element, as completion declares it.
     let is_other = |reshape: &Dims| !reshape.is_empty();
     if let Some(output) = spec.outputs.iter().find(|output| output.reshape.as_ref().is_some_and(is_other)) {
-        return Err(format!("the configuration reshapes the output '{}'", output.name));
+        return Err(LoadError::settings(format!("the configuration reshapes the output '{}'", output.name)));
     }
     let count = opened.len();
     let cells = opened.iter().enumerate().map(|(number, segment)| CellRequest {
@@ -208,31 +209,31 @@ fn unfolding(
             streams: false,
         })
     });
-    let segments = segments.collect::<Result<_, String>>()?;
+    let segments = segments.collect::<Result<_, LoadError>>()?;
     Ok(UnfoldRequest { cells: cells.collect(), segments, lengths: BTreeMap::new(), limits: Vec::new() })
 }
 
 /// Returns the number of an input of the graph.
-fn input_of(spec: &ModelSpec, name: &str) -> Result<usize, String> {
+fn input_of(spec: &ModelSpec, name: &str) -> Result<usize, LoadError> {
     let known = spec.inputs.iter().position(|input| input.name == name && input.reshape.is_none());
-    known.ok_or_else(|| format!("the configuration lacks or reshapes the input '{name}'"))
+    known.ok_or_else(|| LoadError::settings(format!("the configuration lacks or reshapes the input '{name}'")))
 }
 
 fn sources(
     segment: &OpenedSegment,
     all: &[OpenedSegment],
-    input: &dyn Fn(&str) -> Result<usize, String>,
-) -> Result<BTreeMap<String, SourceRequest>, String> {
+    input: &dyn Fn(&str) -> Result<usize, LoadError>,
+) -> Result<BTreeMap<String, SourceRequest>, LoadError> {
     let reversed = segment.kind == SegmentKind::Chain { reverse: true };
     let tensor = |of: &SegmentTensor| match of {
         SegmentTensor::Input(name) => input(name).map(Tensor::Input),
         SegmentTensor::Emitted { segment, name } => {
             let emit = all[*segment].emits.iter().position(|emit| emit.name == *name);
-            let emit = emit.ok_or_else(|| format!("'{name}' is emitted by no segment"))?;
+            let emit = emit.ok_or_else(|| LoadError::graph(format!("'{name}' is emitted by no segment")))?;
             Ok(Tensor::Emitted(Emitted { segment: *segment, emit }))
         }
     };
-    let source = |source: &SegmentSource| -> Result<SourceRequest, String> {
+    let source = |source: &SegmentSource| -> Result<SourceRequest, LoadError> {
         Ok(match source {
             SegmentSource::Steps(of) => CellInputSource::Step { of: tensor(of)?, reversed },
             SegmentSource::Whole(of) => CellInputSource::Whole(tensor(of)?),

@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(names(&gates), ["held", "loading", "other"]);
         assert!(gates.of("held").turn.try_lock().is_err(), "it is the same gate");
         gates.of("loading").stop("the model is being unloaded");
-        assert_eq!(attempt.check(), Err("the model is being unloaded".to_owned()));
+        assert_eq!(attempt.unwanted(), Some("the model is being unloaded"));
         drop((attempt, turn));
         drop(gates.of("other"));
         assert_eq!(names(&gates), ["other"]);

@@ -9,7 +9,7 @@ use paternoster_config::{
 use paternoster_onnx::{Signature, decoder};
 use serde_json::Value;
 
-use super::{Generation, bounded_file::read_up_to};
+use super::{Generation, LoadError, bounded_file::read_up_to, load_error::cannot_read};
 
 /// Default maximum tokens of a response.
 const DEFAULT_MAX_TOKENS: u64 = 256;
@@ -76,7 +76,7 @@ pub(super) fn generates(directory: &Path, program: &Path) -> bool {
 /// # Errors
 /// If a file cannot be read, or what it says cannot be followed; or if the configuration has more tokens than the model
 /// has positions.
-pub(super) fn generation(own: &OwnSettings, directory: Option<&Path>) -> Result<Option<Generation>, String> {
+pub(super) fn generation(own: &OwnSettings, directory: Option<&Path>) -> Result<Option<Generation>, LoadError> {
     let Some(section) = &own.generate else { return Ok(None) };
     let file = |name: &str| directory.map_or(Ok(Value::Null), |directory| read(directory, name));
     let ends_in = |name: &str| ends(name, &file(name)?);
@@ -90,9 +90,9 @@ pub(super) fn generation(own: &OwnSettings, directory: Option<&Path>) -> Result<
     let given = section.max_length.map(|length| u64::from(length.0));
     let max_length = match (given, file(DESCRIPTION).and_then(|config| positions(&config))) {
         (Some(given), Ok(Some(positions))) if given > positions => {
-            return Err(format!(
+            return Err(LoadError::settings(format!(
                 "generate.max_length: expected at most the {positions} positions of {DESCRIPTION}, but found {given}"
-            ));
+            )));
         }
         (Some(given), _) => given,
         (None, positions) => positions?.unwrap_or(DEFAULT_MAX_LENGTH),
@@ -105,7 +105,7 @@ pub(super) fn generation(own: &OwnSettings, directory: Option<&Path>) -> Result<
 }
 
 /// Returns the tokens that end a response, if a file has them.
-fn ends(file: &str, description: &Value) -> Result<Option<Vec<i64>>, String> {
+fn ends(file: &str, description: &Value) -> Result<Option<Vec<i64>>, LoadError> {
     let given = description.get("eos_token_id").unwrap_or(&Value::Null);
     let tokens = match given {
         Value::Null => return Ok(None),
@@ -113,12 +113,14 @@ fn ends(file: &str, description: &Value) -> Result<Option<Vec<i64>>, String> {
         token => std::slice::from_ref(token),
     };
     if tokens.len() > MAX_ENDS {
-        return Err(format!("{file}: eos_token_id: {}", too_many_ends(tokens.len())));
+        return Err(LoadError::files(format!("{file}: eos_token_id: {}", too_many_ends(tokens.len()))));
     }
     let token = |token: &Value| {
         let id = token.as_i64().filter(|id| *id >= NO_TOKEN);
         id.ok_or_else(|| {
-            format!("{file}: eos_token_id: expected whole numbers from 0, or {NO_TOKEN} for none, but found {token}")
+            LoadError::files(format!(
+                "{file}: eos_token_id: expected whole numbers from 0, or {NO_TOKEN} for none, but found {token}"
+            ))
         })
     };
     let tokens = tokens.iter().map(token).collect::<Result<Vec<_>, _>>()?;
@@ -126,23 +128,26 @@ fn ends(file: &str, description: &Value) -> Result<Option<Vec<i64>>, String> {
 }
 
 /// Returns how many positions `config.json` says that a model has.
-fn positions(config: &Value) -> Result<Option<u64>, String> {
+fn positions(config: &Value) -> Result<Option<u64>, LoadError> {
     let mut given =
         POSITIONS.iter().filter_map(|name| Some((name, config.get(name).filter(|value| !value.is_null())?)));
     let Some((name, value)) = given.next() else { return Ok(None) };
     match value.as_u64() {
         Some(positions @ 2..) => Ok(Some(positions)),
-        _ => Err(format!("{DESCRIPTION}: {name}: expected a whole number from 2, but found {value}")),
+        _ => {
+            let message = format!("{DESCRIPTION}: {name}: expected a whole number from 2, but found {value}");
+            Err(LoadError::files(message))
+        }
     }
 }
 
 /// Reads a file; a missing one says nothing.
-fn read(directory: &Path, file: &str) -> Result<Value, String> {
+fn read(directory: &Path, file: &str) -> Result<Value, LoadError> {
     let path = directory.join(file);
     if !path.is_file() {
         return Ok(Value::Null);
     }
     let text = read_up_to(&path, MAX_FILE_BYTES)?;
     let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&text);
-    serde_json::from_slice(text).map_err(|fault| format!("cannot read {}: {fault}", path.display()))
+    serde_json::from_slice(text).map_err(|fault| cannot_read(&path)(fault.into()))
 }

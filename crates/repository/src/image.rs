@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use paternoster_config::model::{ColorName, ImageStepSettings, LayoutName, ResampleName, ResizeTo};
+use paternoster_config::{
+    SettingError,
+    model::{ColorName, ImageStepSettings, LayoutName, ResampleName, ResizeTo},
+};
 use paternoster_image::{
     Color, DEFAULT_MAX_PIXELS, Elements, ImageOptions, Layout, Normalization, Resample, Resize, Size,
 };
@@ -13,7 +16,7 @@ use paternoster_pipeline::BuiltIn;
 ///
 /// # Errors
 /// Names the key that does not go with the others.
-pub(super) fn built_in(step: &ImageStepSettings) -> Result<Arc<dyn BuiltIn>, String> {
+pub(super) fn built_in(step: &ImageStepSettings) -> Result<Arc<dyn BuiltIn>, SettingError> {
     let color = match step.color {
         None | Some(ColorName::Rgb) => Color::Rgb,
         Some(ColorName::Bgr) => Color::Bgr,
@@ -39,27 +42,30 @@ pub(super) fn built_in(step: &ImageStepSettings) -> Result<Arc<dyn BuiltIn>, Str
     Ok(Arc::new(paternoster_image::ImageStep::new(options)))
 }
 
-fn resize(to: &ResizeTo) -> Result<Resize, String> {
+fn resize(to: &ResizeTo) -> Result<Resize, SettingError> {
     match (to.shortest_edge, to.height, to.width) {
         (Some(edge), None, None) => Ok(Resize::ShortestEdge(edge.0)),
         (None, Some(height), Some(width)) => Ok(Resize::To(Size { height: height.0, width: width.0 })),
-        _ => Err("resize: expected either shortest_edge, or height and width".to_owned()),
+        _ => Err("resize: expected either shortest_edge, or height and width".into()),
     }
 }
 
-fn elements(step: &ImageStepSettings, channels: usize) -> Result<Elements, String> {
+fn elements(step: &ImageStepSettings, channels: usize) -> Result<Elements, SettingError> {
     match step.dtype.map_or(DataType::Fp32, |dtype| dtype.0.0) {
         DataType::Fp32 => {}
         DataType::Uint8 if step.scale.is_none() && step.mean.is_none() && step.std.is_none() => {
             return Ok(Elements::Uint8);
         }
-        DataType::Uint8 => return Err("scale, mean and std go with the dtype FP32".to_owned()),
-        other => return Err(format!("dtype: expected FP32 or UINT8, but found {other}")),
+        DataType::Uint8 => return Err("scale, mean and std go with the dtype FP32".into()),
+        other => return Err(format!("dtype: expected FP32 or UINT8, but found {other}").into()),
     }
     let by_channel = |key: &str, given: Vec<f64>| match given.len() {
         1 => Ok(given.repeat(channels)),
         count if count == 0 || count == channels => Ok(given),
-        count => Err(format!("{key}: expected one number or {channels}, one for each channel, but found {count}")),
+        count => {
+            let message = format!("{key}: expected one number or {channels}, one for each channel, but found {count}");
+            Err(SettingError::from(message))
+        }
     };
     let mean = step.mean.iter().flatten().map(|mean| mean.0).collect();
     let std = step.std.iter().flatten().map(|std| std.0).collect();
@@ -77,10 +83,10 @@ mod tests {
 
     use super::*;
 
-    fn built(keys: serde_json::Value) -> Result<Arc<dyn BuiltIn>, String> {
+    fn built(keys: serde_json::Value) -> Result<Arc<dyn BuiltIn>, SettingError> {
         let mut step = json!({ "inputs": { "IMAGE": "IMAGE" }, "outputs": { "pixels": "pixels" } });
         step.as_object_mut().expect("an object").extend(keys.as_object().expect("an object").clone());
-        built_in(&serde_json::from_value(step).map_err(|fault| fault.to_string())?)
+        built_in(&serde_json::from_value(step).map_err(|fault| SettingError::from(fault.to_string()))?)
     }
 
     #[test]
@@ -99,7 +105,7 @@ mod tests {
 
     #[test]
     fn keys_that_do_not_go_together_are_refused_by_name() {
-        let fault = |keys| built(keys).expect_err("it is refused");
+        let fault = |keys| built(keys).expect_err("it is refused").to_string();
         let either = "resize: expected either shortest_edge, or height and width";
         assert_eq!(fault(json!({ "resize": { "height": 8 } })), either);
         assert_eq!(fault(json!({ "resize": { "height": 8, "width": 8, "shortest_edge": 8 } })), either);

@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_yaml::Value;
 
 use super::{
-    LoadAttempt, LoadRequest, Loader, Overrides,
+    LoadAttempt, LoadError, LoadRequest, Loader, Overrides,
     configuration::{self, YAML},
     directory::{self, PROGRAMS, TOKENIZER},
     generation, prepare, scan,
@@ -81,28 +81,32 @@ struct Pad<'a> {
 ///
 /// # Errors
 /// Names what is missing in `source` or cannot be followed, or what exists already. Then nothing was written.
-pub fn import(source: &Path, repository: &Path, name: &str, loader: &dyn Loader) -> Result<Imported, String> {
+pub fn import(source: &Path, repository: &Path, name: &str, loader: &dyn Loader) -> Result<Imported, LoadError> {
     if is_remote(repository) {
         let place = repository.display();
-        return Err(format!("{place} is in an object store: import into a directory, and upload that"));
+        let message = format!("{place} is in an object store: import into a directory, and upload that");
+        return Err(LoadError::files(message));
     }
     if !scan::is_model_name(name) {
-        return Err(format!("'{name}' cannot be the name of a model: expected the name of a directory, not hidden"));
+        let message = format!("'{name}' cannot be the name of a model: expected the name of a directory, not hidden");
+        return Err(LoadError::settings(message));
     }
     let target = repository.join(name);
     if fs::symlink_metadata(&target).is_ok() {
-        return Err(format!("'{}' exists already: choose another name, or remove it", target.display()));
+        let message = format!("'{}' exists already: choose another name, or remove it", target.display());
+        return Err(LoadError::files(message));
     }
     let program = program_of(source)?;
     if generation::generates(source, &source.join(&program)) {
         let shown = source.display();
-        return Err(format!("'{shown}' is a decoder, which is served as it is: copy it into the repository instead"));
+        let message = format!("'{shown}' is a decoder, which is served as it is: copy it into the repository instead");
+        return Err(LoadError::files(message));
     }
     // Before anything is written, since most refusals are about these files.
     let read = TextModel::read(source, &Text::default())?;
     let program = source.join(program);
-    let weights = Model::read(&program).map_err(|fault| fault.to_string())?.external_files();
-    let weights = weights.map_err(|fault| format!("{}: {fault}", program.display()))?;
+    let weights = Model::read(&program)?.external_files();
+    let weights = weights.map_err(|fault| LoadError::files(format!("{}: {fault}", program.display())))?;
 
     fs::create_dir_all(repository).map_err(failed("create", repository))?;
     // Servers take no hidden directory for a model.
@@ -120,7 +124,7 @@ pub fn import(source: &Path, repository: &Path, name: &str, loader: &dyn Loader)
         copy(&beside.join(file), &version.join(file))?;
     }
     // Files of weights that are too short.
-    SealedModel::read(&copied).map_err(|fault| fault.to_string())?;
+    SealedModel::read(&copied)?;
 
     let configured = staged.path().join(YAML);
     let write = |text: &str| fs::write(&configured, text).map_err(failed("write", &configured));
@@ -146,13 +150,15 @@ pub fn import(source: &Path, repository: &Path, name: &str, loader: &dyn Loader)
 ///
 /// # Errors
 /// Says what is missing, or that the directory is one that a server reads already.
-fn program_of(source: &Path) -> Result<PathBuf, String> {
+fn program_of(source: &Path) -> Result<PathBuf, LoadError> {
     let shown = source.display();
     if !source.is_dir() {
-        return Err(format!("there is no directory '{shown}'"));
+        return Err(LoadError::files(format!("there is no directory '{shown}'")));
     }
     let is_model = |found: &str| {
-        format!("'{shown}' has {found}, so it is a model directory already: copy it into the repository instead")
+        let message =
+            format!("'{shown}' has {found}, so it is a model directory already: copy it into the repository instead");
+        LoadError::files(message)
     };
     if let Some(found) = configuration::configurations(source, None).iter().find(|path| path.exists()) {
         return Err(is_model(&format!("'{}'", found.file_name().unwrap_or_default().display())));
@@ -160,22 +166,22 @@ fn program_of(source: &Path) -> Result<PathBuf, String> {
     if directory::versions(source).map_err(failed("read", source))?.is_empty() {
         return directory::laid_out(source).ok_or_else(|| {
             if PROGRAMS.iter().any(|program| source.join(program).is_file()) {
-                return format!("'{shown}' has no '{TOKENIZER}'");
+                return LoadError::files(format!("'{shown}' has no '{TOKENIZER}'"));
             }
-            format!(
+            LoadError::files(format!(
                 "'{shown}' has no graph: expected '{}', which {} writes",
                 PROGRAMS.join("' or '"),
                 configuration::export_command(source)
-            )
+            ))
         });
     }
     Err(is_model("version directories"))
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), String> {
+fn copy(from: &Path, to: &Path) -> Result<(), LoadError> {
     // Copying a device or a pipe might never end.
     if !fs::metadata(from).map_err(failed("read", from))?.is_file() {
-        return Err(format!("cannot read '{}': not a file", from.display()));
+        return Err(failed("read", from)(io::Error::other("not a file")));
     }
     if let Some(parent) = to.parent() {
         fs::create_dir_all(parent).map_err(failed("create", parent))?;
@@ -183,16 +189,20 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
     fs::copy(from, to).map(drop).map_err(failed("copy", from))
 }
 
-fn failed(what: &str, path: &Path) -> impl Fn(io::Error) -> String {
-    move |fault| format!("cannot {what} '{}': {fault}", path.display())
+fn failed(what: &str, path: &Path) -> impl Fn(io::Error) -> LoadError {
+    move |fault| LoadError::files(format!("cannot {what} '{}': {fault}", path.display()))
 }
 
 /// Reads a model directory as a server does.
-fn read_as_served(directory: &Path, name: &str, loader: &dyn Loader) -> Result<(Arc<TextModel>, LoadRequest), String> {
+fn read_as_served(
+    directory: &Path,
+    name: &str,
+    loader: &dyn Loader,
+) -> Result<(Arc<TextModel>, LoadRequest), LoadError> {
     let completion = prepare::Completion::without_server();
     let plan = prepare::Plan::read(name, Some(directory.to_owned()), Overrides::default(), None, completion)?;
     let request = plan.request(VERSION, loader, &LoadAttempt::of_repository())?;
-    let text = plan.text.ok_or_else(|| format!("model '{name}' takes no texts"))?;
+    let text = plan.text.ok_or_else(|| LoadError::settings(format!("model '{name}' takes no texts")))?;
     Ok((text, request))
 }
 
@@ -207,7 +217,7 @@ fn kind(text: &TextModel, section: &Text, spec: &ModelSpec) -> &'static str {
     }
 }
 
-fn configuration_of(spec: &ModelSpec, section: &Text) -> Result<String, String> {
+fn configuration_of(spec: &ModelSpec, section: &Text) -> Result<String, LoadError> {
     let written = || {
         let mut text = serde_yaml::to_value(section)?;
         if let Value::Mapping(keys) = &mut text {
@@ -220,7 +230,7 @@ fn configuration_of(spec: &ModelSpec, section: &Text) -> Result<String, String> 
             text,
         })
     };
-    let written = written().map_err(|fault: serde_yaml::Error| fault.to_string())?;
+    let written = written().map_err(|fault: serde_yaml::Error| LoadError::internal(fault))?;
     Ok(format!("{HEADING}{written}"))
 }
 

@@ -7,8 +7,8 @@
 //! `polling` have `control` load. Each load is an `attempt`, which can be ended early. `table` holds the state of every
 //! version, and `serving` the snapshot of it that requests read. Where requests load models, `control` unloads others
 //! for them, as the rule in `residency` decides. `importing` writes a model directory. `start_cache` has what is kept
-//! across restarts. The [`Loader`] compiles and starts versions; [`PoolLoader`] is the implementation that knows the
-//! engines and the pool. It must not know the wire protocol or how requests are batched.
+//! across restarts. A load fails with a [`LoadError`]. The [`Loader`] compiles and starts versions; [`PoolLoader`] is
+//! the implementation that knows the engines and the pool. It must not know the wire protocol or how requests are batched.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -35,6 +35,7 @@ mod image;
 #[cfg(feature = "text")]
 mod importing;
 mod isolation;
+mod load_error;
 mod loader;
 mod mapped;
 mod opening;
@@ -72,6 +73,7 @@ pub use error::{ControlError, ResolveError, StartError};
 #[cfg(feature = "text")]
 pub use importing::{Imported, import};
 pub use isolation::{Isolation, IsolationScope, open_alone};
+pub use load_error::{LoadError, LoadErrorKind, LoadPlace};
 pub use loader::{CellProgram, EngineKind, Generation, HeldProgram, LoadRequest, Loader, Opening, WarmupSample};
 pub use options::{ControlMode, Options, ResidencyOptions};
 pub use overrides::Overrides;

@@ -28,7 +28,7 @@ use paternoster_observe::{
 };
 use paternoster_onnx::{ExternalFiles, SealedModel, Signature};
 
-use super::{LoadAttempt, mapped};
+use super::{LoadAttempt, LoadError, mapped};
 
 /// Compiles versions and starts them in the pool. Loader threads call it concurrently; its methods may block.
 pub trait Loader: Send + Sync {
@@ -42,13 +42,13 @@ pub trait Loader: Send + Sync {
     ///
     /// # Errors
     /// Returns the reason, which names the operator or file at fault.
-    fn load(&self, request: LoadRequest, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, String>;
+    fn load(&self, request: LoadRequest, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError>;
 
     /// Reads the inputs and outputs of an ONNX program: from `bytes` if given, else from the file.
     ///
     /// # Errors
     /// Returns the reason, which names the file.
-    fn signature(&self, program: &Path, bytes: Option<&Bytes>) -> Result<Signature, String>;
+    fn signature(&self, program: &Path, bytes: Option<&Bytes>) -> Result<Signature, LoadError>;
 
     /// Fills in the shapes of outputs that neither the file says nor shape inference over it, as far as the engine
     /// knows them. Returns the compiled program, so that the load need not compile it again.
@@ -60,7 +60,7 @@ pub trait Loader: Send + Sync {
         _program: &CellProgram,
         _signature: &mut Signature,
         _attempt: &LoadAttempt,
-    ) -> Result<Option<HeldProgram>, String> {
+    ) -> Result<Option<HeldProgram>, LoadError> {
         Ok(None)
     }
 
@@ -80,7 +80,7 @@ pub trait Loader: Send + Sync {
     ///
     /// # Errors
     /// Returns the reason if the version cannot be measured or its profile cannot be stored.
-    fn profile(&self, _request: &LoadRequest, _is_wanted: &dyn Fn() -> bool) -> Result<bool, String> {
+    fn profile(&self, _request: &LoadRequest, _is_wanted: &dyn Fn() -> bool) -> Result<bool, LoadError> {
         Ok(false)
     }
 }
@@ -233,10 +233,13 @@ impl CellProgram {
     ///
     /// # Errors
     /// Returns the reason, with the file's name, if it cannot be read.
-    pub(super) fn read(&self) -> Result<Bytes, String> {
+    pub(super) fn read(&self) -> Result<Bytes, LoadError> {
         match &self.bytes {
             Some(bytes) => Ok(bytes.clone()),
-            None => mapped::read(&self.file).map_err(|error| format!("cannot read '{}': {error}", self.file.display())),
+            None => {
+                let failed = |error| LoadError::files(format!("cannot read '{}': {error}", self.file.display()));
+                mapped::read(&self.file).map_err(failed)
+            }
         }
     }
 }

@@ -4,14 +4,14 @@ use std::{cell::RefCell, sync::Arc};
 
 use bytes::Bytes;
 use paternoster_config::stages::StageRequest;
-use paternoster_engine::{EngineError, Engines, OnnxEngine, Program, ProgramPort, onnxruntime::OnnxProgram};
+use paternoster_engine::{Engines, OnnxEngine, Program, ProgramPort, onnxruntime::OnnxProgram};
 use paternoster_observe::{budget::Reservation, instructions, machine};
 use paternoster_onnx::{ExternalFiles, Port, SealedModel, Signature, decoder};
 use paternoster_profile::hexadecimal;
 use sha2::{Digest, Sha256};
 
 use super::{
-    CellProgram, Isolation, LoadAttempt, StartCache,
+    CellProgram, Isolation, LoadAttempt, LoadError, LoadPlace, StartCache,
     isolation::{MemoryReport, Trying},
     staging,
 };
@@ -52,9 +52,9 @@ impl<'a> Opener<'a> {
         program: &CellProgram,
         graph: Bytes,
         stages: &StageRequest,
-    ) -> Result<SealedModel, String> {
+    ) -> Result<SealedModel, LoadError> {
         self.attempt.check()?;
-        let library = self.engines.path(program.engine).map_err(|error| error.to_string())?;
+        let library = self.engines.path(program.engine)?;
         let is_sent = program.bytes.is_some();
         let mut opened = None;
         // First, so that a model that crashes a parser or an engine never reaches this process.
@@ -84,8 +84,7 @@ impl<'a> Opener<'a> {
             let memory = self.attempt.reserve(bytes)?;
             self.reserved.borrow_mut().extend(memory.map(|memory| (memory, bytes)));
         }
-        let model = SealedModel::new(&program.file.display().to_string(), graph, &program.external)
-            .map_err(|error| error.to_string())?
+        let model = SealedModel::new(&program.file.display().to_string(), graph, &program.external)?
             .with_operators(&program.operators);
         if let Some((entry, took)) = opened
             && model.is_one_file()
@@ -96,7 +95,7 @@ impl<'a> Opener<'a> {
         if !program.takes_texts {
             return Ok(model);
         }
-        let refused = |reason| format!("cannot load '{}': {reason}", program.file.display());
+        let refused = |reason| LoadError::graph(reason).within(LoadPlace::Program(program.file.clone()));
         decoder::of_states(model).map_err(refused)
     }
 
@@ -110,9 +109,9 @@ impl<'a> Opener<'a> {
         model: &SealedModel,
         inputs: &[ProgramPort<'_>],
         outputs: &[ProgramPort<'_>],
-    ) -> Result<Arc<dyn Program>, EngineError> {
-        self.attempt.check().map_err(EngineError)?;
-        self.engines.compile((program.engine, program.precision), model, inputs, outputs)
+    ) -> Result<Arc<dyn Program>, LoadError> {
+        self.attempt.check()?;
+        Ok(self.engines.compile((program.engine, program.precision), model, inputs, outputs)?)
     }
 
     /// Fills in the shapes of outputs that the signature lacks, as far as the program's engine knows them. Returns the
@@ -125,8 +124,8 @@ impl<'a> Opener<'a> {
         program: &CellProgram,
         model: &SealedModel,
         signature: &mut Signature,
-    ) -> Result<Option<Arc<dyn Program>>, EngineError> {
-        self.attempt.check().map_err(EngineError)?;
+    ) -> Result<Option<Arc<dyn Program>>, LoadError> {
+        self.attempt.check()?;
         let lacks = |port: &&mut Port| port.dims.is_none() && port.datatype.is_some();
         let mut missing = signature.outputs.iter_mut().filter(lacks).peekable();
         if program.engine != OnnxEngine::OnnxRuntime || missing.peek().is_none() {

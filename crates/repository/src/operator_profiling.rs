@@ -7,7 +7,7 @@ use paternoster_config::stages::{StageCuts, StageRequest};
 use paternoster_onnx::cut::{between_ranges, legal_cuts};
 use paternoster_profile::{CutTable, Halt, MeasuredSize, OperatorCuts, Profile};
 
-use super::{LoadAttempt, LoadRequest, PoolLoader, profiling::Trials};
+use super::{LoadAttempt, LoadError, LoadRequest, PoolLoader, profiling::Trials};
 
 /// Number of ranges, or fewer where the graph has fewer places to cut: the largest number of stages in DVABatch.
 const RANGES: usize = 8;
@@ -42,7 +42,7 @@ impl PoolLoader {
                 Err(halt) => Err(halt),
             }
         };
-        profile.ranges = measure(self.tensors_between_ranges(request).map_err(Halt::Failed)?)?;
+        profile.ranges = measure(self.tensors_between_ranges(request)?)?;
         let weighed = profile
             .whole()
             .zip(profile.ranges.as_ref())
@@ -51,7 +51,7 @@ impl PoolLoader {
         Ok(())
     }
 
-    fn tensors_between_ranges(&self, request: &LoadRequest) -> Result<Vec<String>, String> {
+    fn tensors_between_ranges(&self, request: &LoadRequest) -> Result<Vec<String>, LoadError> {
         let attempt = LoadAttempt::of_repository();
         let program = request.whole_program();
         let model = self.opener(&attempt).open(&program, program.read()?, &StageRequest::default())?;

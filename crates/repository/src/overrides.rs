@@ -10,7 +10,7 @@ use paternoster_config::values::stays_inside;
 use paternoster_observe::budget::SharedReservation;
 use paternoster_onnx::ExternalFiles;
 
-use super::directory::version_number;
+use super::{LoadError, directory::version_number};
 
 /// Overrides of one load request.
 #[derive(Clone, Debug, Default)]
@@ -36,9 +36,11 @@ impl Overrides {
     }
 
     /// Checks that every path is `<version>/<file>` within the model's directory.
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> Result<(), LoadError> {
         match self.files.keys().find(|path| split(path).is_none()) {
-            Some(path) => Err(format!("expected '<version>/<file>' within the model's directory, but found '{path}'")),
+            Some(path) => Err(LoadError::files(format!(
+                "expected '<version>/<file>' within the model's directory, but found '{path}'"
+            ))),
             None => Ok(()),
         }
     }
@@ -55,13 +57,13 @@ impl Overrides {
     ///
     /// # Errors
     /// Fails if files were given, but not this one.
-    pub(super) fn program(&self, version: i64, filename: &str) -> Result<Option<(Bytes, ExternalFiles)>, String> {
+    pub(super) fn program(&self, version: i64, filename: &str) -> Result<Option<(Bytes, ExternalFiles)>, LoadError> {
         if self.files.is_empty() {
             return Ok(None);
         }
         let missing = || {
             let given: Vec<&str> = self.files.keys().map(String::as_str).collect();
-            format!("no override file '{version}/{filename}': the request has {given:?}")
+            LoadError::files(format!("no override file '{version}/{filename}': the request has {given:?}"))
         };
         let program = self.files.get(&format!("{version}/{filename}")).ok_or_else(missing)?;
         // Locations in a graph are relative to the directory of its file.
@@ -105,7 +107,7 @@ mod tests {
             "1/a\\b",
         ];
         for path in escapes {
-            let reason = with(&[path]).check().expect_err(path);
+            let reason = with(&[path]).check().expect_err(path).to_string();
             assert!(reason.contains(path), "the reason names it: {reason}");
         }
     }
@@ -123,7 +125,7 @@ mod tests {
         assert_eq!(overrides.versions(), Some(vec![2, 10]));
         assert!(matches!(overrides.program(2, "model.onnx"), Ok(Some((bytes, _))) if bytes == "x"));
         for (version, file) in [(3, "model.onnx"), (2, "other.onnx")] {
-            let refused = overrides.program(version, file).expect_err("it did not come along");
+            let refused = overrides.program(version, file).expect_err("it did not come along").to_string();
             let named = format!("no override file '{version}/{file}': the request has [\"10/model.onnx\", ");
             assert!(refused.starts_with(&named), "{refused}");
         }

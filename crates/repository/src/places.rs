@@ -18,6 +18,7 @@ use super::{
     blocking::{Readers, blocking},
     changes::PollResult,
     directory::Fingerprint,
+    load_error::{LoadError, cannot_read},
     scan::{self, Found, Listing, Scan},
     stores::{Cache, Credentials, LetGo, Location, Mirror, PARALLEL_REQUESTS, StoreFault, is_remote},
 };
@@ -54,7 +55,7 @@ impl Places {
         let requests = Arc::new(Semaphore::new(PARALLEL_REQUESTS));
         let mut stores: Vec<Mirror> = Vec::new();
         for root in remote {
-            let location = Location::parse(&root.to_string_lossy()).map_err(StartError::Location)?;
+            let location = Location::parse(&root.to_string_lossy())?;
             if stores.iter().any(|store| store.root() == Path::new(location.as_str())) {
                 continue;
             }
@@ -70,7 +71,7 @@ impl Places {
     ///
     /// # Errors
     /// Returns the message of a panic in the scan.
-    pub(super) async fn scan(&self) -> Result<Scan, String> {
+    pub(super) async fn scan(&self) -> Result<Scan, LoadError> {
         let mut scan = self.scan_directories().await?;
         scan.extend(self.scan_stores().await);
         Ok(scan)
@@ -90,7 +91,7 @@ impl Places {
     ///
     /// # Errors
     /// As [`Self::scan`].
-    pub(super) async fn scan_directories(&self) -> Result<Scan, String> {
+    pub(super) async fn scan_directories(&self) -> Result<Scan, LoadError> {
         let directories = self.directories.clone();
         blocking(move || scan::scan(&directories)).await
     }
@@ -111,7 +112,7 @@ impl Places {
     ///
     /// # Errors
     /// As [`Self::scan`].
-    pub(super) async fn poll(&self) -> Result<PollResult, String> {
+    pub(super) async fn poll(&self) -> Result<PollResult, LoadError> {
         let directories = self.directories.clone();
         let mut poll = blocking(move || poll_directories(&directories)).await?;
         let contents = self.stores.iter().map(async |store| (store.root().to_owned(), store.contents().await));
@@ -127,7 +128,8 @@ impl Places {
             for (name, objects) in contents {
                 let directory = root.join(&name);
                 // A key that cannot be a file is the model's own fault; loading the model reports it.
-                let fingerprint = objects.map_or_else(|reason| Fingerprint::of_fault(&reason), Fingerprint::of_objects);
+                let fingerprint =
+                    objects.map_or_else(|fault| Fingerprint::of_fault(&fault.to_string()), Fingerprint::of_objects);
                 poll.fingerprints.insert(directory.clone(), Ok(fingerprint));
                 listing.models.insert(name, directory);
             }
@@ -141,7 +143,7 @@ impl Places {
     ///
     /// # Errors
     /// Returns the repository and the reason if one cannot be read.
-    pub(super) async fn find(&self, name: &str) -> Result<Option<Found>, String> {
+    pub(super) async fn find(&self, name: &str) -> Result<Option<Found>, LoadError> {
         if !scan::is_model_name(name) {
             return Ok(None);
         }
@@ -149,8 +151,8 @@ impl Places {
         let mut found = self.readers.run(move || scan::find_all(&directories, &model)).await??;
         let in_stores = self.stores.iter().map(async |store| {
             let has = store.has(name).await;
-            let has = has.map_err(|fault| format!("cannot read {}: {fault}", store.root().display()))?;
-            Ok::<_, String>(has.then(|| store.root().join(name)))
+            let has = has.map_err(|fault| cannot_read(store.root())(fault.into()))?;
+            Ok::<_, LoadError>(has.then(|| store.root().join(name)))
         });
         found.extend(try_join_all(in_stores).await?.into_iter().flatten());
         Ok(scan::place(found))
@@ -162,14 +164,16 @@ impl Places {
     ///
     /// # Errors
     /// Returns the model and the reason if the store does not deliver it.
-    pub(super) async fn fetch(&self, directory: &Path, let_go: &LetGo) -> Result<PathBuf, String> {
+    pub(super) async fn fetch(&self, directory: &Path, let_go: &LetGo) -> Result<PathBuf, LoadError> {
         let Some((store, name)) = self.in_store(directory) else { return Ok(directory.to_owned()) };
-        store.fetch(name, let_go).await.map_err(|fault| format!("cannot fetch {}: {fault}", directory.display()))
+        let failed = |fault| LoadError::files(format!("cannot fetch {}: {fault}", directory.display()));
+        store.fetch(name, let_go).await.map_err(failed)
     }
 
-    /// Replaces paths of local copies of a model in a message by its location in the store.
-    pub(super) fn by_location(&self, name: &str, message: String) -> String {
-        self.stores.iter().fold(message, |message, store| store.by_location(name, message))
+    /// Replaces paths of local copies of a model in an error by its location in the store.
+    pub(super) fn by_location(&self, name: &str, error: LoadError) -> LoadError {
+        let located = |text| self.stores.iter().fold(text, |text, store| store.by_location(name, text));
+        if self.stores.is_empty() { error } else { error.worded(located) }
     }
 
     /// Records that a model was in use until now.

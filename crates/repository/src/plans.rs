@@ -1,6 +1,6 @@
 //! Plans that run a version's programs on CUDA cards, and what runs a version of which a program cannot have one.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use paternoster_config::lengths::PreparedLengths;
 use paternoster_engine::{
@@ -13,12 +13,12 @@ use paternoster_model::{Lengths, TensorSpec};
 use paternoster_onnx::SealedModel;
 use tracing::info;
 
-use super::LoadRequest;
+use super::{LoadError, LoadErrorKind, LoadPlace, LoadRequest};
 
 /// A program compiled for the CPU, and what it was compiled from.
 pub(super) struct Compiled<'a> {
-    /// Its part of the version, such as "cell 'x'"; empty for a whole model.
-    pub(super) name: String,
+    /// Its part of the version; `None` for a whole model.
+    pub(super) place: Option<LoadPlace>,
     pub(super) program: Arc<dyn Program>,
     pub(super) model: &'a SealedModel,
     /// Inputs in the program's order.
@@ -51,7 +51,7 @@ impl Batches {
 }
 
 /// Combines the programs of a version, in the order in which they were compiled.
-pub(super) type Assembly<'a> = &'a dyn Fn(Vec<Arc<dyn Program>>) -> Result<StagePrograms, String>;
+pub(super) type Assembly<'a> = &'a dyn Fn(Vec<Arc<dyn Program>>) -> Result<StagePrograms, LoadError>;
 
 /// Returns a version's programs. If it may run on cards, they have plans. If one of them has none, all are compiled by
 /// ONNX Runtime's CUDA provider, since a version runs in one place. If that is impossible too, they are those of the
@@ -66,7 +66,7 @@ pub(super) fn of_version(
     request: &LoadRequest,
     compiled: &[Compiled<'_>],
     assemble: Assembly<'_>,
-) -> Result<StagePrograms, String> {
+) -> Result<StagePrograms, LoadError> {
     let of_the_cpu = || assemble(compiled.iter().map(|own| own.by_rows(Arc::clone(&own.program))).collect());
     if !pool.has_cards() || !request.placement.may_need_cards() {
         return of_the_cpu();
@@ -76,7 +76,7 @@ pub(super) fn of_version(
             let programs = assemble(programs)?;
             match check_cards(&request.spec, &programs) {
                 Ok(()) => return Ok(programs),
-                Err(reason) => reason,
+                Err(reason) => LoadError::new(LoadErrorKind::Cards, reason),
             }
         }
         Err(reason) => reason,
@@ -84,13 +84,13 @@ pub(super) fn of_version(
     let model = &request.spec.name;
     match by_provider(pool, engines, request, compiled) {
         Ok(programs) => {
-            info!(model, reason = missing, "the model runs on ONNX Runtime's CUDA provider");
+            info!(model, reason = missing.to_string(), "the model runs on ONNX Runtime's CUDA provider");
             assemble(programs)
         }
         Err(refusal) => {
             let reason = format!("{missing}; ONNX Runtime's CUDA provider cannot be used: {refusal}");
             if request.placement.needs_cards() {
-                return Err(reason);
+                return Err(LoadError::new(LoadErrorKind::Cards, reason));
             }
             info!(model, reason, "the model runs on the CPU");
             of_the_cpu()
@@ -106,7 +106,7 @@ pub(super) fn of_built_in(
     pool: &Pool,
     request: &LoadRequest,
     program: Arc<dyn Program>,
-) -> Result<StagePrograms, String> {
+) -> Result<StagePrograms, LoadError> {
     if pool.has_cards() && request.placement.may_need_cards() {
         let (model, backend) = (&request.spec.name, request.engine.name());
         let reason = format!(
@@ -114,7 +114,8 @@ pub(super) fn of_built_in(
              run it"
         );
         if request.placement.needs_cards() {
-            return Err(format!("{reason}; expected KIND_CPU or KIND_AUTO"));
+            let reason = format!("{reason}; expected KIND_CPU or KIND_AUTO");
+            return Err(LoadError::new(LoadErrorKind::Cards, reason));
         }
         info!(model, reason, "the model runs on the CPU");
     }
@@ -131,16 +132,16 @@ fn by_provider(
     engines: &Engines,
     request: &LoadRequest,
     compiled: &[Compiled<'_>],
-) -> Result<Vec<Arc<dyn Program>>, String> {
-    let card = request.placement.card().or_else(|| pool.cards().next()).ok_or("there is no CUDA card")?;
-    let runtime = engines.runtime().map_err(|error| error.to_string())?;
-    let provider = runtime.cuda_provider(card, request.precision, pool.card_memory_bytes());
-    let provider = provider.map_err(|error| error.to_string())?;
+) -> Result<Vec<Arc<dyn Program>>, LoadError> {
+    let card = request.placement.card().or_else(|| pool.cards().next());
+    let card = card.ok_or_else(|| LoadError::new(LoadErrorKind::Cards, "there is no CUDA card"))?;
+    let runtime = engines.runtime()?;
+    let provider = runtime.cuda_provider(card, request.precision, pool.card_memory_bytes())?;
     let programs = compiled.iter().map(|own| {
         let [inputs, outputs] =
             [&own.inputs, &own.outputs].map(|tensors| tensors.iter().map(ProgramPort::from).collect::<Vec<_>>());
         let program = OnnxProgram::compile_on_card(runtime, own.model, &inputs, &outputs, provider);
-        program.map(|program| own.by_rows(Arc::new(program))).map_err(|error| own.named(&error))
+        program.map(|program| own.by_rows(Arc::new(program))).map_err(|error| own.named(error))
     });
     programs.collect()
 }
@@ -150,7 +151,7 @@ fn by_provider(
 ///
 /// # Errors
 /// Names all operators without a plan if a program has none.
-fn planned(request: &LoadRequest, compiled: &[Compiled<'_>]) -> Result<Vec<Arc<dyn Program>>, String> {
+fn planned(request: &LoadRequest, compiled: &[Compiled<'_>]) -> Result<Vec<Arc<dyn Program>>, LoadError> {
     let of_cells = compiled.iter().all(|own| own.lengths.is_some()).then_some(compiled);
     let Some(cells) = of_cells.filter(|cells| !cells.is_empty()) else {
         return planned_for(request, compiled, &request.lengths);
@@ -164,7 +165,7 @@ fn planned(request: &LoadRequest, compiled: &[Compiled<'_>]) -> Result<Vec<Arc<d
             Err(reason) => missing.push(reason),
         }
     }
-    if missing.is_empty() { Ok(programs) } else { Err(missing.join("; ")) }
+    joined(missing).map_or(Ok(programs), Err)
 }
 
 /// Returns programs with one plan for each combination of `lengths`.
@@ -175,10 +176,10 @@ fn planned_for(
     request: &LoadRequest,
     compiled: &[Compiled<'_>],
     lengths: &PreparedLengths,
-) -> Result<Vec<Arc<dyn Program>>, String> {
+) -> Result<Vec<Arc<dyn Program>>, LoadError> {
     let mut plans: Vec<Vec<(Lengths, Plan)>> = vec![Vec::new(); compiled.len()];
     let mut skipped = None;
-    for lengths_of_rows in lengths.combinations().map_err(|fault| fault.to_string())? {
+    for lengths_of_rows in lengths.combinations()? {
         match at(compiled, &lengths_of_rows, request.precision) {
             Ok(made) => {
                 for (plans, plan) in plans.iter_mut().zip(made) {
@@ -191,13 +192,18 @@ fn planned_for(
                 skipped.get_or_insert((lengths_of_rows, reason));
             }
             Err(reason) if lengths_of_rows.is_empty() => return Err(reason),
-            Err(reason) => return Err(format!("with lengths {:?}: {reason}", lengths_of_rows.as_slice())),
+            Err(reason) => return Err(reason.within(LoadPlace::Lengths(lengths_of_rows.to_vec()))),
         }
     }
     if let Some((lengths, reason)) = skipped {
         let lengths = lengths.as_slice();
         let model = &request.spec.name;
-        info!(model, ?lengths, reason, "requests of these lengths and longer are refused on cards");
+        info!(
+            model,
+            ?lengths,
+            reason = reason.to_string(),
+            "requests of these lengths and longer are refused on cards"
+        );
     }
     let programs = compiled.iter().zip(plans).map(|(own, plans)| {
         let program = OnCard::new(Arc::clone(&own.program), plans);
@@ -210,24 +216,32 @@ fn planned_for(
 ///
 /// # Errors
 /// As [`planned`].
-fn at(compiled: &[Compiled<'_>], lengths: &[u32], precision: Precision) -> Result<Vec<Plan>, String> {
+fn at(compiled: &[Compiled<'_>], lengths: &[u32], precision: Precision) -> Result<Vec<Plan>, LoadError> {
     let (made, missing): (Vec<_>, Vec<_>) =
         compiled.iter().map(|own| own.at(lengths, precision)).partition(Result::is_ok);
-    if missing.is_empty() {
-        return Ok(made.into_iter().filter_map(Result::ok).collect());
+    let plans = made.into_iter().filter_map(Result::ok).collect();
+    joined(missing.into_iter().filter_map(Result::err).collect()).map_or(Ok(plans), Err)
+}
+
+/// Returns the errors of several programs as one, if there are any.
+fn joined(mut errors: Vec<LoadError>) -> Option<LoadError> {
+    if errors.len() < 2 {
+        return errors.pop();
     }
-    Err(missing.into_iter().filter_map(Result::err).collect::<Vec<String>>().join("; "))
+    let texts: Vec<String> = errors.iter().map(LoadError::to_string).collect();
+    Some(LoadError::new(errors[0].kind(), texts.join("; ")))
 }
 
 impl Compiled<'_> {
-    fn at(&self, lengths: &[u32], precision: Precision) -> Result<Plan, String> {
+    fn at(&self, lengths: &[u32], precision: Precision) -> Result<Plan, LoadError> {
         let Self { model, inputs, outputs, has_batch_axis, batches, .. } = self;
         if batches.is_some() {
-            return Err(self.named(&"plans have the batch as axis 0 of every tensor, but the graph has not"));
+            let message = "plans have the batch as axis 0 of every tensor, but the graph has not";
+            return Err(self.named(LoadError::new(LoadErrorKind::Cards, message)));
         }
         let [inputs, outputs] = [inputs, outputs].map(|tensors| in_the_graph(tensors, lengths));
         let plan = Plan::new(*model, &inputs, &outputs, *has_batch_axis, precision);
-        plan.map_err(|reason| self.named(&reason))
+        plan.map_err(|reason| self.named(LoadError::new(LoadErrorKind::Cards, reason)))
     }
 
     /// Returns a program of the graph that has the batch as axis 0 of every tensor.
@@ -238,10 +252,12 @@ impl Compiled<'_> {
         }
     }
 
-    /// Returns the text of an error with the name of the program, if it has one.
-    fn named(&self, reason: &dyn fmt::Display) -> String {
-        let name = &self.name;
-        if name.is_empty() { reason.to_string() } else { format!("{name}: {reason}") }
+    /// Returns an error as that of the program, if it is a part of the version.
+    fn named(&self, error: impl Into<LoadError>) -> LoadError {
+        match &self.place {
+            Some(place) => error.into().within(place.clone()),
+            None => error.into(),
+        }
     }
 }
 

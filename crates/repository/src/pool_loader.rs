@@ -21,8 +21,8 @@ use paternoster_profile::{Key, Store};
 use tracing::warn;
 
 use super::{
-    CellProgram, EngineKind, HeldProgram, Isolation, LoadAttempt, LoadRequest, Loader, Opening, TrialLimits,
-    WarmupSample,
+    CellProgram, EngineKind, HeldProgram, Isolation, LoadAttempt, LoadError, LoadErrorKind, LoadPlace, LoadRequest,
+    Loader, Opening, TrialLimits, WarmupSample,
     attempt::CardLack,
     cells, exported_cells,
     loader::version_latencies,
@@ -140,15 +140,18 @@ impl PoolLoader {
     }
 
     /// Rejects a model that requires cards if there are none, or moves it to the CPU if that is allowed.
-    fn place(&self, request: &mut LoadRequest) -> Result<(), String> {
+    fn place(&self, request: &mut LoadRequest) -> Result<(), LoadError> {
         if !request.placement.needs_cards() || self.pool.has_cards() {
             return Ok(());
         }
         let (model, reason) = (&request.spec.name, &self.no_cards);
         if !self.allows_cpu_fallback {
-            return Err(format!(
-                "an instance group of model '{model}' has kind KIND_GPU but no GPU is available: {reason}; expected \
+            return Err(LoadError::new(
+                LoadErrorKind::Cards,
+                format!(
+                    "an instance group of model '{model}' has kind KIND_GPU but no GPU is available: {reason}; expected \
                  KIND_CPU or KIND_AUTO, or a server with --allow-cpu-fallback"
+                ),
             ));
         }
         warn!(model, reason, "its instances of kind KIND_GPU run on the CPU");
@@ -156,7 +159,7 @@ impl PoolLoader {
         Ok(())
     }
 
-    fn bring_up(&self, mut request: LoadRequest, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, String> {
+    fn bring_up(&self, mut request: LoadRequest, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError> {
         self.place(&mut request)?;
         let (opener, limits) = (self.opener(attempt), self.trial_limits(&request));
         // Cells change `request.knobs`, which the pool takes below.
@@ -169,15 +172,16 @@ impl PoolLoader {
             None => self.compile(&request, &opener)?,
         };
         // Before warm-up, where a padding value that is no valid index would fail with a less clear message.
-        programs.admit_padding(&request.spec)?;
+        programs.admit_padding(&request.spec).map_err(LoadError::settings)?;
         for sample in &request.warmup {
             let WarmupSample { rows, inputs, program_inputs, .. } = sample;
             for _ in 0..sample.count {
                 let run = |stop: &StopSignal| {
-                    self.pool.warm_up(&request.spec, &programs, WarmUp { rows: *rows, inputs, program_inputs, stop })
+                    let batch = WarmUp { rows: *rows, inputs, program_inputs, stop };
+                    self.pool.warm_up(&request.spec, &programs, batch).map_err(LoadError::engine)
                 };
                 let ended = attempt.trial(limits, run);
-                ended.map_err(|reason| format!("warmup sample '{}' failed: {reason}", sample.name))?;
+                ended.map_err(|error| error.within(LoadPlace::Sample(sample.name.clone())))?;
             }
         }
         let LoadRequest { spec, mut knobs, task_time_limit, config, placement, .. } = request;
@@ -195,7 +199,7 @@ impl PoolLoader {
         let on_shortage =
             |card: u16, shortage: MemoryShortage| attempt.lacks_on_card(CardLack { card, shortage, may_wait });
         let options = BringUp { placement, task_time_limit, on_shortage: Some(&on_shortage) };
-        let handle = self.pool.bring_up_on(spec, knobs, programs, &options)?;
+        let handle = self.pool.bring_up_on(spec, knobs, programs, &options).map_err(LoadError::engine)?;
         handle.stats().keep_latencies(latencies);
         opener.settle();
         Ok(Arc::new(handle))
@@ -206,7 +210,11 @@ impl PoolLoader {
     ///
     /// # Errors
     /// Returns the reason if a decoder cannot be opened, or recurrent layers where the configuration asks for cells.
-    pub(super) fn by_cells(&self, request: &LoadRequest, attempt: &LoadAttempt) -> Result<Option<LoadRequest>, String> {
+    pub(super) fn by_cells(
+        &self,
+        request: &LoadRequest,
+        attempt: &LoadAttempt,
+    ) -> Result<Option<LoadRequest>, LoadError> {
         if let Opening::Decoder(generation) = &request.opening {
             return exported_cells::decoder(request, generation, &self.opener(attempt)).map(Some);
         }
@@ -222,7 +230,7 @@ impl PoolLoader {
         }
     }
 
-    pub(super) fn compile(&self, request: &LoadRequest, opener: &Opener<'_>) -> Result<StagePrograms, String> {
+    pub(super) fn compile(&self, request: &LoadRequest, opener: &Opener<'_>) -> Result<StagePrograms, LoadError> {
         match request.engine {
             EngineKind::Repeat => {
                 let spec = &request.spec;
@@ -231,25 +239,24 @@ impl PoolLoader {
                 } else {
                     Repeat::compile(spec).map(|program| Arc::new(program) as Arc<dyn Program>)
                 };
-                plans::of_built_in(&self.pool, request, program.map_err(|error| error.to_string())?)
+                plans::of_built_in(&self.pool, request, program?)
             }
             EngineKind::Onnx(engine) => {
                 let program = request.whole_program();
                 let model = opener.open(&program, program.read()?, &request.stages)?;
-                let refused = |error: String| format!("cannot load '{}': {error}", request.program.display());
+                let refused = |error: LoadError| error.within(LoadPlace::Program(request.program.clone()));
                 let optional = request.spec.inputs.iter().find(|input| input.optional);
                 if let (OnnxEngine::OpenVino, Some(input)) = (engine, optional) {
                     let name = &input.name;
-                    return Err(refused(format!(
-                        "input '{name}' is optional, which the engine openvino does not allow"
-                    )));
+                    let message = format!("input '{name}' is optional, which the engine openvino does not allow");
+                    return Err(refused(LoadError::settings(message)));
                 }
                 if request.stages.cuts != StageCuts::Whole
                     && let Some(name) = given_default(&model, &request.spec)
                 {
-                    return Err(refused(format!(
+                    return Err(refused(LoadError::settings(format!(
                         "input '{name}' has a default in the graph, which a model that is cut into stages cannot replace"
-                    )));
+                    ))));
                 }
                 if request.stages.cuts == StageCuts::Whole {
                     return whole(&self.pool, opener, &program, &model, request).map_err(refused);
@@ -273,12 +280,12 @@ fn whole(
     program: &CellProgram,
     model: &SealedModel,
     request: &LoadRequest,
-) -> Result<StagePrograms, String> {
+) -> Result<StagePrograms, LoadError> {
     let spec = &request.spec;
     let (inputs, outputs) = OnnxProgram::ports_of(spec);
-    let program = opener.compile(program, model, &inputs, &outputs).map_err(|error| error.to_string())?;
+    let program = opener.compile(program, model, &inputs, &outputs)?;
     let compiled = Compiled {
-        name: String::new(),
+        place: None,
         program,
         model,
         inputs: spec.inputs.clone(),
@@ -288,7 +295,7 @@ fn whole(
         lengths: None,
     };
     plans::of_version(pool, opener.engines(), request, &[compiled], &|mut programs| {
-        programs.pop().map(StagePrograms::from).ok_or_else(|| "it has no program".to_owned())
+        programs.pop().map(StagePrograms::from).ok_or_else(|| LoadError::internal("it has no program"))
     })
 }
 
@@ -299,22 +306,32 @@ fn stages(
     program: &CellProgram,
     model: &SealedModel,
     request: &LoadRequest,
-) -> Result<StagePrograms, String> {
+) -> Result<StagePrograms, LoadError> {
     let (plan, graphs) = staging::cut_into_stages(model.model(), &request.spec, &request.stages)?;
     let parts: Vec<SealedModel> = graphs.into_iter().map(|graph| model.part(graph)).collect();
     let mut compiled = Vec::with_capacity(parts.len());
     for (number, (stage, part)) in plan.stages.iter().zip(&parts).enumerate() {
-        let name = format!("stage {number}");
+        let place = LoadPlace::Stage(number);
         let (inputs, outputs) = StagePrograms::ports(stage);
-        let program = opener.compile(program, part, &inputs, &outputs).map_err(|error| format!("{name}: {error}"))?;
+        let program = opener.compile(program, part, &inputs, &outputs).map_err(|error| error.within(place.clone()))?;
         let (inputs, outputs) = StagePrograms::tensors(stage);
         let owned = |tensors: Vec<&TensorSpec>| tensors.into_iter().cloned().collect();
         let (inputs, outputs) = (owned(inputs), owned(outputs));
         let (batches, lengths) = (None, None);
-        compiled.push(Compiled { name, program, model: part, inputs, outputs, has_batch_axis: true, batches, lengths });
+        let place = Some(place);
+        compiled.push(Compiled {
+            place,
+            program,
+            model: part,
+            inputs,
+            outputs,
+            has_batch_axis: true,
+            batches,
+            lengths,
+        });
     }
     plans::of_version(pool, opener.engines(), request, &compiled, &|programs| {
-        StagePrograms::cut(&request.spec, plan.clone(), programs)
+        StagePrograms::cut(&request.spec, plan.clone(), programs).map_err(LoadError::graph)
     })
 }
 
@@ -323,7 +340,7 @@ impl Loader for PoolLoader {
         self.latencies.clone()
     }
 
-    fn load(&self, request: LoadRequest, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, String> {
+    fn load(&self, request: LoadRequest, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError> {
         if let Some(opened) = self.by_cells(&request, attempt)? {
             let advised = self.by_profile(&opened).unwrap_or(opened);
             match self.bring_up(advised, attempt) {
@@ -336,7 +353,7 @@ impl Loader for PoolLoader {
                     // A load that was stopped is not tried again.
                     attempt.check()?;
                     let model = request.spec.name.as_str();
-                    warn!(model, reason, "load by cells failed; loading the graph as a whole");
+                    warn!(model, reason = reason.to_string(), "load by cells failed; loading the graph as a whole");
                 }
             }
         }
@@ -347,7 +364,11 @@ impl Loader for PoolLoader {
                     // A load that was stopped is not tried again.
                     attempt.check()?;
                     let model = request.spec.name.as_str();
-                    warn!(model, reason, "load with the profile's advice failed; loading without it");
+                    warn!(
+                        model,
+                        reason = reason.to_string(),
+                        "load with the profile's advice failed; loading without it"
+                    );
                 }
             }
         }
@@ -364,16 +385,15 @@ impl Loader for PoolLoader {
         has_file && self.profiles.is_some() && self.background.is_some() && request.automatic.is_any()
     }
 
-    fn profile(&self, request: &LoadRequest, is_wanted: &dyn Fn() -> bool) -> Result<bool, String> {
+    fn profile(&self, request: &LoadRequest, is_wanted: &dyn Fn() -> bool) -> Result<bool, LoadError> {
         self.profile_while_serving(request, is_wanted)
     }
 
-    fn signature(&self, program: &Path, bytes: Option<&Bytes>) -> Result<Signature, String> {
-        let signature = match bytes {
-            Some(bytes) => Signature::from_bytes(&program.display().to_string(), bytes),
-            None => Signature::read(program),
-        };
-        signature.map_err(|error| error.to_string())
+    fn signature(&self, program: &Path, bytes: Option<&Bytes>) -> Result<Signature, LoadError> {
+        Ok(match bytes {
+            Some(bytes) => Signature::from_bytes(&program.display().to_string(), bytes)?,
+            None => Signature::read(program)?,
+        })
     }
 
     fn infer_shapes(
@@ -381,10 +401,10 @@ impl Loader for PoolLoader {
         program: &CellProgram,
         signature: &mut Signature,
         attempt: &LoadAttempt,
-    ) -> Result<Option<HeldProgram>, String> {
+    ) -> Result<Option<HeldProgram>, LoadError> {
         let opener = self.opener(attempt);
         let model = opener.open(program, program.read()?, &StageRequest::default())?;
-        let refused = |error: EngineError| format!("cannot load '{}': {error}", program.file.display());
+        let refused = |error: LoadError| error.within(LoadPlace::Program(program.file.clone()));
         let program = opener.infer_shapes(program, &model, signature).map_err(refused)?;
         let memory = opener.settled();
         Ok(program.map(|program| HeldProgram { _program: program, _memory: memory.into() }))

@@ -20,8 +20,8 @@ use paternoster_profile::{
 use tracing::info_span;
 
 use super::{
-    EngineKind, LoadAttempt, LoadRequest, Loader, Overrides, PoolLoader, TrialLimits, prepare, scan, stores::is_remote,
-    warmup,
+    EngineKind, LoadAttempt, LoadError, LoadRequest, Loader, Overrides, PoolLoader, TrialLimits, prepare, scan,
+    stores::is_remote, warmup,
 };
 
 /// Numbers of stages to measure in addition to the whole model, if the configuration leaves them open.
@@ -64,20 +64,23 @@ pub fn joining_pays(profile: &Profile) -> bool {
 ///
 /// # Errors
 /// Returns the reason if there is no such model, or if its configuration or program cannot be used.
-pub fn read_model(repository: &Path, name: &str, loader: &dyn Loader) -> Result<LoadRequest, String> {
+pub fn read_model(repository: &Path, name: &str, loader: &dyn Loader) -> Result<LoadRequest, LoadError> {
     if is_remote(repository) {
         let place = repository.display();
-        return Err(format!("{place} is in an object store, which only 'paternoster serve' reads: name a directory"));
+        let message = format!("{place} is in an object store, which only 'paternoster serve' reads: name a directory");
+        return Err(LoadError::files(message));
     }
     let roots = [repository.to_owned()];
     let Some(scan::Found::At(found)) = scan::find(&roots, name)? else {
         let known: Vec<String> = scan::names(&scan::scan(&roots)).into_iter().collect();
         let known = if known.is_empty() { "no models".to_owned() } else { known.join(", ") };
-        return Err(format!("there is no model '{name}' in '{}'; it has {known}", repository.display()));
+        let message = format!("there is no model '{name}' in '{}'; it has {known}", repository.display());
+        return Err(LoadError::files(message));
     };
     let completion = prepare::Completion::without_server();
     let plan = prepare::Plan::read(name, Some(found), Overrides::default(), None, completion)?;
-    let latest = plan.versions.last().copied().ok_or_else(|| format!("model '{name}' has no versions"))?;
+    let latest = plan.versions.last().copied();
+    let latest = latest.ok_or_else(|| LoadError::files(format!("model '{name}' has no versions")))?;
     plan.request(latest, loader, &LoadAttempt::of_repository())
 }
 
@@ -86,17 +89,18 @@ impl PoolLoader {
     ///
     /// # Errors
     /// Fails if the version cannot be measured: it has no file, or its engine is missing.
-    pub fn profile_key(&self, request: &LoadRequest) -> Result<Key, String> {
+    pub fn profile_key(&self, request: &LoadRequest) -> Result<Key, LoadError> {
         let EngineKind::Onnx(engine) = request.engine else {
-            return Err(format!("model '{}' has no graph to measure", request.spec.name));
+            return Err(LoadError::graph(format!("model '{}' has no graph to measure", request.spec.name)));
         };
         if request.override_bytes.is_some() || request.cells.iter().any(|cell| cell.bytes.is_some()) {
-            return Err(format!("model '{}' came with its load request, and has no file", request.spec.name));
+            let message = format!("model '{}' came with its load request, and has no file", request.spec.name);
+            return Err(LoadError::files(message));
         }
         if let Some(unfold) = &request.unfold {
             return self.cells_key(request, unfold);
         }
-        let engine = self.engines.describe(engine, request.precision).map_err(|error| error.to_string())?;
+        let engine = self.engines.describe(engine, request.precision)?;
         let cuts = match &request.stages.cuts {
             StageCuts::Whole => String::new(),
             StageCuts::Parts(count) => format!(", {count} stages"),
@@ -121,7 +125,7 @@ impl PoolLoader {
         let key = match self.profile_key(request) {
             Ok(key) => key,
             Err(reason) => {
-                tracing::debug!(model = name, reason, "no profile");
+                tracing::debug!(model = name, reason = reason.to_string(), "no profile");
                 return None;
             }
         };
@@ -183,7 +187,7 @@ impl PoolLoader {
         &self,
         request: &LoadRequest,
         is_wanted: &dyn Fn() -> bool,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, LoadError> {
         let (Some(store), Some(budget)) = (&self.profiles, self.background) else { return Ok(false) };
         let request = &self.as_served(request.clone());
         let name = &request.spec.name;
@@ -203,9 +207,9 @@ impl PoolLoader {
         let profile = match self.measure(request, trials) {
             Ok(profile) => profile,
             Err(Halt::GivenUp) => return Ok(false),
-            Err(Halt::Failed(reason)) => return Err(reason),
+            Err(Halt::Failed(reason)) => return Err(LoadError::engine(reason)),
         };
-        let file = store.write(&key, &profile).map_err(|error| error.to_string())?;
+        let file = store.write(&key, &profile).map_err(LoadError::files)?;
         self.measured.lock().insert(key);
         tracing::info!(model = name, file = %file.display(), "profile stored");
         let advised = self.by_profile(request);
@@ -307,7 +311,7 @@ impl PoolLoader {
             wanted.stages.exits.clear();
         }
         wanted.stages.cuts = cuts;
-        self.compile(&wanted, &self.opener(&LoadAttempt::of_repository())).map_err(Halt::Failed)
+        Ok(self.compile(&wanted, &self.opener(&LoadAttempt::of_repository()))?)
     }
 
     /// Measures programs on `at_once` threads at the same time.
@@ -355,22 +359,22 @@ impl PoolLoader {
                 }
                 // Sizes repeat many times, so inputs are built once per size.
                 if last.as_ref().is_none_or(|(made_for, _)| *made_for != size) {
-                    last = Some((size, inputs(size).map_err(Halt::Failed)?));
+                    last = Some((size, inputs(size)?));
                 }
                 let made = last.as_ref().map_or(&[][..], |(_, made)| made);
                 let took_ns = attempt.trial(limits, |stop| {
                     let batch = WarmUp { rows: size.rows, inputs: made, program_inputs: &[], stop };
-                    let run = || self.pool.warm_up(spec, programs, batch);
+                    let run = || self.pool.warm_up(spec, programs, batch).map_err(LoadError::engine);
                     if *at_once > 1 { side_by_side(*at_once, run).map(|ns| vec![ns]) } else { run() }
                 });
-                took_ns.map_err(Halt::Failed)
+                Ok(took_ns?)
             },
         )
     }
 }
 
 /// Builds the inputs of a batch of a size.
-type Inputs<'a> = &'a dyn Fn(MeasuredSize) -> Result<Vec<Option<InputTensor>>, String>;
+type Inputs<'a> = &'a dyn Fn(MeasuredSize) -> Result<Vec<Option<InputTensor>>, LoadError>;
 
 /// What is measured.
 pub(super) struct Subject<'a> {
@@ -387,10 +391,10 @@ pub(super) struct Subject<'a> {
 }
 
 /// Returns the key of a version that runs these files.
-pub(super) fn key(programs: &[&Path], engine: &str, configuration: String) -> Result<Key, String> {
+pub(super) fn key(programs: &[&Path], engine: &str, configuration: String) -> Result<Key, LoadError> {
     let unreadable = |error: io::Error| {
         let names: Vec<String> = programs.iter().map(|program| format!("'{}'", program.display())).collect();
-        format!("cannot read {}: {error}", names.join(", "))
+        LoadError::files(format!("cannot read {}: {error}", names.join(", ")))
     };
     let model_sha256 = digest_of_all(programs).map_err(unreadable)?;
     Ok(Key { model_sha256, device: machine(), engine: engine.to_owned(), configuration })
@@ -402,13 +406,13 @@ fn is_believed(store: &Store, key: &Key) -> bool {
 }
 
 /// Returns the time per run, in nanoseconds, while `threads` threads run it repeatedly.
-fn side_by_side<T>(threads: u16, run: impl Fn() -> Result<T, String> + Sync) -> Result<Ns, String> {
+fn side_by_side<T>(threads: u16, run: impl Fn() -> Result<T, LoadError> + Sync) -> Result<Ns, LoadError> {
     let began = Instant::now();
     thread::scope(|scope| {
         let in_a_row = || (0..RUNS_IN_A_ROW).try_for_each(|_| run().map(drop));
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(in_a_row)).collect();
         let ended = running.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
-        ended.collect::<Result<Vec<()>, String>>()
+        ended.collect::<Result<Vec<()>, LoadError>>()
     })?;
     Ok(Ns::try_from(began.elapsed().as_nanos()).unwrap_or(Ns::MAX) / Ns::from(RUNS_IN_A_ROW))
 }

@@ -10,6 +10,7 @@ use std::{
 use super::{
     configuration,
     directory::{Identity, identity, is_directory},
+    load_error::{LoadError, cannot_read},
 };
 
 /// A model directory, or the reason why a name has none to serve.
@@ -116,7 +117,7 @@ pub(super) fn names(scan: &Scan) -> BTreeSet<String> {
 ///
 /// # Errors
 /// Returns the path and the reason if a repository cannot be read.
-pub(super) fn find(roots: &[PathBuf], name: &str) -> Result<Option<Found>, String> {
+pub(super) fn find(roots: &[PathBuf], name: &str) -> Result<Option<Found>, LoadError> {
     if !is_model_name(name) {
         return Ok(None);
     }
@@ -127,20 +128,19 @@ pub(super) fn find(roots: &[PathBuf], name: &str) -> Result<Option<Found>, Strin
 ///
 /// # Errors
 /// As [`find`].
-pub(super) fn find_all(roots: &[PathBuf], name: &str) -> Result<Vec<PathBuf>, String> {
+pub(super) fn find_all(roots: &[PathBuf], name: &str) -> Result<Vec<PathBuf>, LoadError> {
     let mut places = Vec::new();
     for root in distinct(roots) {
-        let fail = |path: &Path, fault: io::Error| format!("cannot read {}: {fault}", path.display());
         let path = match only_model(root) {
             Some(only) if only == name => root.clone(),
             Some(_) => continue,
             None => root.join(name),
         };
-        if is_directory(&path).map_err(|fault| fail(&path, fault))? {
+        if is_directory(&path).map_err(cannot_read(&path))? {
             places.push(path);
         } else {
             // An unreadable repository says nothing about the model, so its absence there must not count as an unload.
-            fs::metadata(root).map_err(|fault| fail(root, fault))?;
+            fs::metadata(root).map_err(cannot_read(root))?;
         }
     }
     Ok(places)
@@ -181,9 +181,9 @@ mod tests {
         let listing = scan.pop().unwrap().1.unwrap();
         assert_eq!(listing.models.keys().collect::<Vec<_>>(), ["model"]);
         assert_eq!(listing.unreadable.keys().collect::<Vec<_>>(), ["circle"], "a link in a circle");
-        assert!(find(&roots[..1], "circle").unwrap_err().contains("circle: "));
+        assert!(find(&roots[..1], "circle").unwrap_err().to_string().contains("circle: "));
         assert_eq!(find(&roots[..1], "dangling"), Ok(None));
-        assert!(find(&roots, "other").unwrap_err().contains("missing: "));
+        assert!(find(&roots, "other").unwrap_err().to_string().contains("missing: "));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Builds the inputs of the warm-up requests in `model_warmup`, and random inputs for measurements.
 
-use std::path::Path;
+use std::{fmt, path::Path};
 
 use bytes::Bytes;
 use paternoster_config::{
@@ -13,7 +13,7 @@ use paternoster_observe::budget::Reservation;
 use paternoster_profile::MeasuredSize;
 use tracing::info;
 
-use super::{LoadAttempt, WarmupSample, attempt::grow, bounded_file::read_up_to};
+use super::{LoadAttempt, LoadError, LoadErrorKind, LoadPlace, WarmupSample, attempt::grow, bounded_file::read_up_to};
 
 /// Most bytes of all warm-up inputs of a version, and of each input of a measurement.
 const MAX_BYTES: usize = 1 << 30;
@@ -34,7 +34,7 @@ pub(super) fn samples(
     spec: &ModelSpec,
     directory: Option<&Path>,
     attempt: &LoadAttempt,
-) -> Result<Vec<WarmupSample>, String> {
+) -> Result<Vec<WarmupSample>, LoadError> {
     samples_within(config, spec, (directory, attempt), MAX_BYTES)
 }
 
@@ -43,7 +43,7 @@ fn samples_within(
     spec: &ModelSpec,
     (directory, attempt): (Option<&Path>, &LoadAttempt),
     mut bytes_left: usize,
-) -> Result<Vec<WarmupSample>, String> {
+) -> Result<Vec<WarmupSample>, LoadError> {
     let mut samples = Vec::with_capacity(config.model_warmup.len());
     for (number, warmup) in config.model_warmup.iter().enumerate() {
         let rows = warmup.batch_size;
@@ -52,6 +52,7 @@ fn samples_within(
             info!(model = spec.name, sample = warmup.name, "warm-up sample of batch size 0 is skipped");
             continue;
         }
+        let place = |input: &str| LoadPlace::SampleInput { sample: warmup.name.clone(), input: input.to_owned() };
         let (mut inputs, mut memory) = (Vec::with_capacity(spec.inputs.len()), Vec::new());
         for (index, tensor) in spec.inputs.iter().enumerate() {
             let Some(input) = warmup.inputs.get(&tensor.name) else {
@@ -61,8 +62,8 @@ fn samples_within(
             let seed = ((number as u64) << 32) | index as u64;
             let source = Source { input, directory, attempt, seed, bytes_left };
             let batch = spec.has_batch_axis().then_some(rows);
-            let (built, held) = input_tensor(tensor.datatype, batch, &source)
-                .map_err(|fault| format!("warm-up sample '{}', input '{}': {fault}", warmup.name, tensor.name))?;
+            let (built, held) =
+                input_tensor(tensor.datatype, batch, &source).map_err(|fault| fault.within(place(&tensor.name)))?;
             bytes_left = bytes_left.saturating_sub(built.data.len());
             memory.extend(held);
             inputs.push(Some(built));
@@ -72,10 +73,11 @@ fn samples_within(
             let Some(input) = warmup.inputs.get(name) else { continue };
             let seed = ((number as u64) << 32) | (spec.inputs.len() + index) as u64;
             let source = Source { input, directory, attempt, seed, bytes_left };
-            let datatype = sequences::datatype_of(config, name).ok_or_else(|| format!("'{name}' has no datatype"));
+            let datatype = sequences::datatype_of(config, name)
+                .ok_or_else(|| LoadError::settings(format!("'{name}' has no datatype")));
             let (built, held) = datatype
                 .and_then(|datatype| input_tensor(datatype, None, &source))
-                .map_err(|fault| format!("warm-up sample '{}', input '{name}': {fault}", warmup.name))?;
+                .map_err(|fault| fault.within(place(name)))?;
             bytes_left = bytes_left.saturating_sub(built.data.len());
             memory.extend(held);
             program_inputs.push((name.to_owned(), built));
@@ -91,7 +93,7 @@ fn samples_within(
 ///
 /// # Errors
 /// Fails if an input would exceed 1 GiB.
-pub(super) fn random_inputs(spec: &ModelSpec, size: MeasuredSize) -> Result<Vec<Option<InputTensor>>, String> {
+pub(super) fn random_inputs(spec: &ModelSpec, size: MeasuredSize) -> Result<Vec<Option<InputTensor>>, LoadError> {
     let inputs = spec.inputs.iter().enumerate().map(|(index, tensor)| {
         let dims = tensor.dims.iter().enumerate().map(|(axis, &dim)| match dim {
             _ if tensor.is_open(axis) => OPEN_LENGTH,
@@ -102,7 +104,10 @@ pub(super) fn random_inputs(spec: &ModelSpec, size: MeasuredSize) -> Result<Vec<
         shape.extend(dims);
         let fits = |elements: &usize| *elements <= MAX_BYTES / tensor.datatype.size_bytes().unwrap_or(8);
         let elements = element_count(&shape).filter(fits);
-        let elements = elements.ok_or_else(|| format!("input '{}' of shape {shape:?} is too large", tensor.name))?;
+        let elements = elements.ok_or_else(|| {
+            let message = format!("input '{}' of shape {shape:?} is too large", tensor.name);
+            LoadError::new(LoadErrorKind::Limit, message)
+        })?;
         Ok(Some(InputTensor { shape, data: Bytes::from(random(tensor.datatype, elements, index as u64)) }))
     });
     inputs.collect()
@@ -122,10 +127,10 @@ fn input_tensor(
     datatype: DataType,
     batch: Option<u32>,
     source: &Source<'_>,
-) -> Result<(InputTensor, Option<Reservation>), String> {
+) -> Result<(InputTensor, Option<Reservation>), LoadError> {
     let Source { input, directory, attempt, seed, bytes_left } = *source;
     if model_config::datatype(input.data_type) != Some(datatype) {
-        return Err(format!("expected the datatype {datatype}"));
+        return Err(LoadError::settings(format!("expected the datatype {datatype}")));
     }
     let rows = batch.unwrap_or(1);
     // A BYTES element takes at least the four bytes of its length.
@@ -134,10 +139,7 @@ fn input_tensor(
     let row_bytes = elements.and_then(|count| count.checked_mul(size));
     let fits = row_bytes.and_then(|bytes| bytes.checked_mul(rows as usize)).is_some_and(|total| total <= bytes_left);
     let (Some(elements), Some(row_bytes), true) = (elements, row_bytes, fits) else {
-        return Err(format!(
-            "{rows} rows of dims {:?} take more than the {bytes_left} bytes left for warm-up",
-            input.dims
-        ));
+        return Err(too_large(rows, format_args!("dims {:?}", input.dims), bytes_left));
     };
     // The row, and its repetitions.
     let row_length = match &input.input_data_type {
@@ -149,7 +151,9 @@ fn input_tensor(
         None | Some(InputDataType::ZeroData(_)) => vec![0; row_bytes],
         Some(InputDataType::RandomData(_)) => random(datatype, elements, seed),
         Some(InputDataType::InputDataFile(name)) => {
-            let Some(directory) = directory else { return Err("a model without a directory has no files".to_owned()) };
+            let Some(directory) = directory else {
+                return Err(LoadError::files("a model without a directory has no files"));
+            };
             let row = read_up_to(&directory.join(DIRECTORY).join(name), bytes_left as u64)?;
             // Files of BYTES have more than the length of each element.
             if let Some(held) = &mut held {
@@ -160,10 +164,7 @@ fn input_tensor(
         }
     };
     if row.len().checked_mul(rows as usize).is_none_or(|total| total > bytes_left) {
-        return Err(format!(
-            "{rows} rows of {} bytes take more than the {bytes_left} bytes left for warm-up",
-            row.len()
-        ));
+        return Err(too_large(rows, format_args!("{} bytes", row.len()), bytes_left));
     }
     let mut shape = Dims::new();
     shape.extend(batch.map(i64::from));
@@ -175,13 +176,16 @@ fn input_tensor(
     Ok((InputTensor { shape, data }, held))
 }
 
-fn check_row(datatype: DataType, row: &[u8], elements: usize, row_bytes: usize) -> Result<(), String> {
+fn too_large(rows: u32, of: fmt::Arguments<'_>, bytes_left: usize) -> LoadError {
+    let message = format!("{rows} rows of {of} take more than the {bytes_left} bytes left for warm-up");
+    LoadError::new(LoadErrorKind::Limit, message)
+}
+
+fn check_row(datatype: DataType, row: &[u8], elements: usize, row_bytes: usize) -> Result<(), LoadError> {
     if datatype != DataType::Bytes {
-        return if row.len() == row_bytes {
-            Ok(())
-        } else {
-            Err(format!("expected a file of {row_bytes} bytes (one row), but it has {}", row.len()))
-        };
+        let found = row.len();
+        let fault = || format!("expected a file of {row_bytes} bytes (one row), but it has {found}");
+        return if found == row_bytes { Ok(()) } else { Err(LoadError::files(fault())) };
     }
     let mut rest = row;
     let mut found = 0_usize;
@@ -191,11 +195,8 @@ fn check_row(datatype: DataType, row: &[u8], elements: usize, row_bytes: usize) 
         rest = next;
         found += 1;
     }
-    if rest.is_empty() && found == elements {
-        Ok(())
-    } else {
-        Err(format!("expected a file of {elements} length-prefixed elements (one row), but it has {found}"))
-    }
+    let fault = || format!("expected a file of {elements} length-prefixed elements (one row), but it has {found}");
+    if rest.is_empty() && found == elements { Ok(()) } else { Err(LoadError::files(fault())) }
 }
 
 /// Returns random elements that are the same at every load: floats in [0, 1), integers and BOOL 0 or 1, BYTES of four
@@ -359,7 +360,9 @@ mod tests {
         assert_eq!(only(&built).data.as_ref(), [1, 2, 3, 1, 2, 3]);
 
         std::fs::write(directory.path().join("warmup/short"), [1, 2]).unwrap();
-        let reason = samples(&file("short"), &spec, Some(directory.path()), &LoadAttempt::of_repository()).unwrap_err();
+        let reason = samples(&file("short"), &spec, Some(directory.path()), &LoadAttempt::of_repository())
+            .unwrap_err()
+            .to_string();
         assert!(reason.contains("'first'") && reason.contains("'x'") && reason.contains("3 bytes"), "{reason}");
         assert!(samples(&file("missing"), &spec, Some(directory.path()), &LoadAttempt::of_repository()).is_err());
     }
@@ -376,7 +379,9 @@ mod tests {
     fn a_sample_that_no_memory_holds_is_refused() {
         let spec = spec(DataType::Fp64, &[-1, -1], 8);
         let huge = config(DataType::Fp64, &[i64::MAX, 2], InputDataType::ZeroData(true), 1);
-        assert!(samples(&huge, &spec, None, &LoadAttempt::of_repository()).unwrap_err().contains("more than"));
+        assert!(
+            samples(&huge, &spec, None, &LoadAttempt::of_repository()).unwrap_err().to_string().contains("more than")
+        );
     }
 
     #[test]
@@ -386,7 +391,7 @@ mod tests {
         let mut config = config(DataType::Fp64, &[4], InputDataType::ZeroData(true), 2);
         assert!(samples_within(&config, &spec, (None, &attempt), 127).is_ok());
         config.model_warmup.push(config.model_warmup[0].clone());
-        let reason = samples_within(&config, &spec, (None, &attempt), 127).unwrap_err();
+        let reason = samples_within(&config, &spec, (None, &attempt), 127).unwrap_err().to_string();
         assert!(reason.contains("2 rows of dims [4] take more than the 63 bytes left for warm-up"), "{reason}");
     }
 
@@ -397,7 +402,7 @@ mod tests {
         let budget = Budget::of(96);
         let built = samples(&given, &spec, None, &LoadAttempt::of_client(&budget)).unwrap();
         assert_eq!(budget.used(), 64, "two rows of four elements");
-        let reason = samples(&given, &spec, None, &LoadAttempt::of_client(&budget)).unwrap_err();
+        let reason = samples(&given, &spec, None, &LoadAttempt::of_client(&budget)).unwrap_err().to_string();
         assert!(reason.contains("--max-sent-model-bytes") && reason.contains("64 of 96 are held"), "{reason}");
         drop(built);
         assert_eq!(budget.used(), 0);

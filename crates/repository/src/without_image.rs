@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use paternoster_config::model::ImageStepSettings;
+use paternoster_config::{SettingError, model::ImageStepSettings};
 use paternoster_pipeline::BuiltIn;
 
 /// Refuses the step.
 ///
 /// # Errors
 /// Always.
-pub(super) fn built_in(_step: &ImageStepSettings) -> Result<Arc<dyn BuiltIn>, String> {
-    Err("the server was built without the feature 'image'".to_owned())
+pub(super) fn built_in(_step: &ImageStepSettings) -> Result<Arc<dyn BuiltIn>, SettingError> {
+    Err("the server was built without the feature 'image'".into())
 }

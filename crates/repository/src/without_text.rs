@@ -3,11 +3,14 @@
 use std::{path::Path, sync::Arc};
 
 use paternoster_config::{
+    SettingError,
     model::{PipelineStep, Text},
     pb,
 };
 use paternoster_executor::ModelHandle;
 use paternoster_pipeline::{BuiltIn, Pipeline, PipelineOptions};
+
+use super::LoadError;
 
 /// Default largest batch of the program, in texts.
 pub(super) const DEFAULT_MAX_BATCH_SIZE: i32 = 32;
@@ -21,8 +24,8 @@ pub(super) fn has_mask(_inputs: &[pb::ModelInput]) -> bool {
 ///
 /// # Errors
 /// Always.
-pub(super) fn built_in(_directory: &Path, _step: &PipelineStep) -> Result<Arc<dyn BuiltIn>, String> {
-    Err("the server was built without the feature 'text'".to_owned())
+pub(super) fn built_in(_directory: &Path, _step: &PipelineStep) -> Result<Arc<dyn BuiltIn>, SettingError> {
+    Err("the server was built without the feature 'text'".into())
 }
 
 /// There is none.
@@ -34,8 +37,8 @@ impl TextModel {
     ///
     /// # Errors
     /// Always.
-    pub(super) fn read(_directory: &Path, _section: &Text) -> Result<Self, String> {
-        Err("text: the server was built without the feature 'text'".to_owned())
+    pub(super) fn read(_directory: &Path, _section: &Text) -> Result<Self, LoadError> {
+        Err(LoadError::settings("text: the server was built without the feature 'text'"))
     }
 
     pub(super) fn pad_token(&self) -> i64 {
@@ -51,7 +54,7 @@ impl TextModel {
         _handle: Arc<ModelHandle>,
         _config: &pb::ModelConfig,
         _options: PipelineOptions,
-    ) -> Result<(Pipeline, pb::ModelConfig), String> {
+    ) -> Result<(Pipeline, pb::ModelConfig), LoadError> {
         match *self {}
     }
 }

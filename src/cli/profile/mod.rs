@@ -18,7 +18,7 @@ use paternoster_profile::{
     CellTable, Choice, CutTable, Findings, Halt, Key, LatencyPoint, MeasuredSize, Profile, Store, StoreError, choose,
     default_directory,
 };
-use paternoster_repository::{LoadRequest, OPEN_LENGTH, PoolLoader, Trials, joining_pays, read_model};
+use paternoster_repository::{LoadError, LoadRequest, OPEN_LENGTH, PoolLoader, Trials, joining_pays, read_model};
 use serde::Serialize;
 
 pub use self::display::PlotArgs;
@@ -92,6 +92,9 @@ pub enum Cutting {
 pub enum ProfileError {
     /// The model does not exist or cannot be loaded, or its engine is missing.
     #[error("{0}")]
+    Load(#[from] LoadError),
+    /// The arguments name no model.
+    #[error("{0}")]
     Model(String),
     /// Threads could not be started.
     #[error("cannot start threads: {0}")]
@@ -157,12 +160,12 @@ fn print(args: &ProfileArgs, engines: Engines, out: &mut dyn Write, width: Optio
     let pool = Pool::start(&options::pool(&args.device)).map_err(ProfileError::Threads)?;
     let loader = PoolLoader::new(Arc::clone(&pool), engines);
     let (repository, name) = args.model.place().map_err(ProfileError::Model)?;
-    let request = read_model(&repository, &name, &loader).map_err(ProfileError::Model)?;
+    let request = read_model(&repository, &name, &loader)?;
     if args.engines {
         return engines::run(args, &loader, &request, (out, width));
     }
     let request = loader.as_served(request);
-    let key = loader.profile_key(&request).map_err(ProfileError::Model)?;
+    let key = loader.profile_key(&request)?;
     let progress = Progress::start();
     let trials = Trials {
         budget: Duration::from_secs(args.budget_s),

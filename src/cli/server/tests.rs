@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use paternoster_executor::{ModelHandle, PoolOptions};
 use paternoster_observe::LogOptions;
 use paternoster_onnx::Signature;
-use paternoster_repository::{LoadAttempt, LoadRequest};
+use paternoster_repository::{LoadAttempt, LoadError, LoadErrorKind, LoadRequest};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -33,16 +33,16 @@ struct NoEngine {
 }
 
 impl Loader for NoEngine {
-    fn load(&self, _: LoadRequest, _: &LoadAttempt) -> Result<Arc<ModelHandle>, String> {
-        Err("there is no engine".to_owned())
+    fn load(&self, _: LoadRequest, _: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError> {
+        Err(LoadError::new(LoadErrorKind::Engine, "there is no engine"))
     }
 
-    fn signature(&self, _: &Path, _: Option<&Bytes>) -> Result<Signature, String> {
+    fn signature(&self, _: &Path, _: Option<&Bytes>) -> Result<Signature, LoadError> {
         if let Some(gate) = &self.gate {
             // Ends with a message, or when the test ends.
             let _ = gate.lock().recv();
         }
-        Err("there is no engine".to_owned())
+        Err(LoadError::new(LoadErrorKind::Engine, "there is no engine"))
     }
 }
 

@@ -12,7 +12,9 @@ use paternoster_observe::{
     trace::{TraceOptions, Tracer},
 };
 use paternoster_onnx::{Port, PortDim, Signature};
-use paternoster_repository::{ControlMode, LoadAttempt, LoadRequest, Loader, Options, Repository};
+use paternoster_repository::{
+    ControlMode, LoadAttempt, LoadError, LoadErrorKind, LoadRequest, Loader, Options, Repository,
+};
 use paternoster_wire::SharedMemory;
 use tempfile::TempDir;
 
@@ -82,15 +84,18 @@ fn configuration(name: &str, tensor: &str) -> String {
 struct EchoLoader(Arc<Pool>);
 
 impl Loader for EchoLoader {
-    fn load(&self, request: LoadRequest, _: &LoadAttempt) -> Result<Arc<ModelHandle>, String> {
+    fn load(&self, request: LoadRequest, _: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError> {
         let program: Arc<dyn Program> = match request.spec.name.as_str() {
             "repeat" => Arc::new(Repeat { decoupled: true }),
             _ => Arc::new(Echo),
         };
-        self.0.bring_up(request.spec, request.knobs, program).map(Arc::new)
+        self.0
+            .bring_up(request.spec, request.knobs, program)
+            .map(Arc::new)
+            .map_err(|reason| LoadError::new(LoadErrorKind::Engine, reason))
     }
 
-    fn signature(&self, program: &Path, _: Option<&Bytes>) -> Result<Signature, String> {
+    fn signature(&self, program: &Path, _: Option<&Bytes>) -> Result<Signature, LoadError> {
         let is_of = |model: &str| program.components().any(|part| part.as_os_str() == model);
         let datatype = match () {
             () if is_of("text") => DataType::Bytes,

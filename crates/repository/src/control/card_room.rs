@@ -18,7 +18,7 @@ use tracing::info;
 
 use super::Control;
 use crate::{
-    LoadAttempt, LoadRequest, ModelVersion,
+    LoadAttempt, LoadError, LoadRequest, ModelVersion,
     attempt::CardLack,
     blocking::blocking,
     prepare::Plan,
@@ -45,7 +45,7 @@ pub(crate) struct CardRoom {
 
 /// What became of the versions of a model.
 pub(crate) struct Tried {
-    pub(crate) results: BTreeMap<i64, Result<Arc<ModelVersion>, String>>,
+    pub(crate) results: BTreeMap<i64, Result<Arc<ModelVersion>, LoadError>>,
     /// What versions were loaded from that profiling may pay off for.
     pub(crate) unprofiled: Vec<(Weak<ModelVersion>, LoadRequest)>,
     /// How long the slowest took.
@@ -53,13 +53,13 @@ pub(crate) struct Tried {
 }
 
 impl Tried {
-    fn first_failure(&self) -> Option<String> {
+    fn first_failure(&self) -> Option<LoadError> {
         self.results.values().find_map(|result| result.as_ref().err().cloned())
     }
 
     /// Returns that all versions failed for one reason.
-    pub(crate) fn failed(plan: &Plan, reason: &str) -> Self {
-        let results = plan.versions.iter().map(|&version| (version, Err(reason.to_owned()))).collect();
+    pub(crate) fn failed(plan: &Plan, error: &LoadError) -> Self {
+        let results = plan.versions.iter().map(|&version| (version, Err(error.clone()))).collect();
         Self { results, unprofiled: Vec::new(), took: Duration::ZERO }
     }
 }
@@ -93,9 +93,9 @@ impl Control {
                     return Tried::failed(plan, &stopped);
                 }
                 if lack.may_wait {
-                    return Tried::failed(plan, &format!("{reason}; {why}"));
+                    return Tried::failed(plan, &LoadError::memory(format!("{reason}; {why}")));
                 }
-                info!(model = name, card = lack.card, reason = why, "no room on the card");
+                info!(model = name, card = lack.card, reason = why.to_string(), "no room on the card");
                 attempt.allow_card_room(false);
             }
             tried = self.load_versions(name, plan, attempt).await;
@@ -107,11 +107,12 @@ impl Control {
     ///
     /// # Errors
     /// If too little may leave, now or in time, with what holds the memory; or if the load is stopped.
-    async fn make_room_on_card(self: &Arc<Self>, lack: CardLack, waiting: &mut Waiting<'_>) -> Result<(), String> {
+    async fn make_room_on_card(self: &Arc<Self>, lack: CardLack, waiting: &mut Waiting<'_>) -> Result<(), LoadError> {
         let CardLack { card, shortage, may_wait } = lack;
         let &mut Waiting { name, attempt, began, .. } = waiting;
         let (needed_bytes, most_bytes) = (shortage.needed_bytes, shortage.most_bytes);
-        let too_large = |bytes: usize| format!("its loads need {bytes} bytes, more than all of that");
+        let too_large =
+            |bytes: usize| LoadError::memory(format!("its loads need {bytes} bytes, more than all of that"));
         let known = self.card_room.too_large.lock().get(name).copied();
         if let Some((_, bytes)) = known.filter(|&(at, bytes)| at.elapsed() < KNOWN_FOR && bytes > most_bytes) {
             return Err(too_large(bytes));
@@ -134,7 +135,7 @@ impl Control {
                 return Ok(());
             } else {
                 let turn = attempt.unless_stopped(timeout(left(), turn.lock_owned())).await?;
-                waiting.turn = Some(turn.map_err(|_| "other loads wait for its memory".to_owned())?);
+                waiting.turn = Some(turn.map_err(|_| LoadError::memory("other loads wait for its memory"))?);
                 // The load before it may have left enough.
                 return Ok(());
             }
@@ -163,7 +164,8 @@ impl Control {
             };
             if left().is_zero() || needed_bytes.saturating_add(permanent) > most_bytes {
                 let held: Vec<Resident> = residents.into_iter().filter(|resident| resident.bytes > 0).collect();
-                return Err(Holders { residents: &held, now, is_on_demand: true }.to_string());
+                let holders = Holders { residents: &held, now, is_on_demand: true };
+                return Err(LoadError::memory(holders.to_string()));
             }
             if Instant::now() >= retry_at {
                 return Ok(());

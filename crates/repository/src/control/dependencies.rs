@@ -15,8 +15,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Control, Demand, fault::LoadFault};
-use crate::{ControlMode, LoadAttempt, scan::Found};
+use super::{Control, Demand};
+use crate::{ControlMode, LoadAttempt, LoadError, LoadErrorKind, LoadPlace, scan::Found};
 
 /// Time between two looks at whether a pipeline that waits for its turn is needed by the one whose turn it is.
 const LOOK: Duration = Duration::from_millis(20);
@@ -41,12 +41,15 @@ impl Dependencies {
     /// # Errors
     /// If the pipeline would need itself, directly or through others that are served or being loaded; with the names in
     /// order.
-    pub(crate) fn begin(&self, name: &str, models: &[String]) -> Result<(), String> {
+    pub(crate) fn begin(&self, name: &str, models: &[String]) -> Result<(), LoadError> {
         let mut known = self.0.lock();
         known.failed.remove(name);
         known.loading.insert(name.to_owned(), models.to_vec());
         match path_back(&known, name) {
-            Some(path) => Err(format!("the pipeline needs itself: {}", path.join(" -> "))),
+            Some(path) => {
+                let message = format!("the pipeline needs itself: {}", path.join(" -> "));
+                Err(LoadError::new(LoadErrorKind::Dependency, message))
+            }
             None => Ok(()),
         }
     }
@@ -173,14 +176,14 @@ impl Control {
         models: &[String],
         demand: Demand,
         attempt: &Arc<LoadAttempt>,
-    ) -> Result<(), LoadFault> {
+    ) -> Result<(), LoadError> {
         let mut changes = self.changes.subscribe();
         for model in models {
             let is_due = matches!(demand, Demand::Named | Demand::Client | Demand::Request);
             if is_due && self.options.mode.is_on_demand() {
                 // Shared with requests for the model, and bounded as their loads are.
                 match attempt.unless_stopped(self.load_for_pipeline(model)).await? {
-                    Err(fault) if fault.is_memory() => return Err(fault.within(model)),
+                    Err(error) if error.is_memory() => return Err(error.within(LoadPlace::Step(model.clone()))),
                     // The pipeline says why a model of its steps is not served.
                     Ok(()) | Err(_) => {}
                 }
@@ -278,10 +281,11 @@ mod tests {
         load(&known, "a", &["x", "b"]);
         known.begin("b", &models(&["x", "c"])).expect("no cycle yet");
         let cycle = known.begin("c", &models(&["a"])).expect_err("a cycle, though b is still being loaded");
-        assert_eq!(cycle, "the pipeline needs itself: c -> a -> b -> c");
+        assert_eq!(cycle.to_string(), "the pipeline needs itself: c -> a -> b -> c");
         known.end("c", false);
         known.end("b", true);
-        assert_eq!(known.begin("d", &models(&["d"])).expect_err("itself"), "the pipeline needs itself: d -> d");
+        let cycle = known.begin("d", &models(&["d"])).expect_err("itself");
+        assert_eq!(cycle.to_string(), "the pipeline needs itself: d -> d");
         known.end("d", false);
         load(&known, "c", &["x"]);
         load(&known, "e", &["a", "b"]);

@@ -20,9 +20,9 @@ use tracing::{
     info_span,
 };
 
-use super::{Control, Demand, Kept, card_room::Tried, fault::LoadFault, memory_budget::estimated_bytes};
+use super::{Control, Demand, Kept, card_room::Tried, memory_budget::estimated_bytes};
 use crate::{
-    ControlError, LoadAttempt, LoadRequest, ModelVersion, Overrides,
+    ControlError, LoadAttempt, LoadError, LoadErrorKind, LoadRequest, ModelVersion, Overrides,
     blocking::blocking,
     configuration,
     directory::{self, Fingerprint},
@@ -101,7 +101,7 @@ impl Control {
         };
         let mut is_there = fetched.is_ok();
         let outcome = match fetched {
-            Err(reason) => self.refuse(name, reason, demand != Demand::Poll),
+            Err(error) => self.refuse(name, error, demand != Demand::Poll),
             Ok(Some(Found::At(directory))) => {
                 let is_stray = demand != Demand::Named && !self.holds_model(&directory).await;
                 let source = Source { is_stray, ..Source::of_directory(directory, demand) };
@@ -110,9 +110,12 @@ impl Control {
             Ok(Some(Found::Twice(first, second))) => {
                 let reason = duplicate(&first, &second);
                 self.change(|table| table.conflict(name, &reason, demand != Demand::Poll)).await;
-                Err(ControlError::LoadFailed { name: name.to_owned(), reason })
+                Err(LoadError::files(reason).into_control(name))
             }
-            Ok(None) => self.refuse(name, "no repository has a model directory of that name".to_owned(), true),
+            Ok(None) => {
+                let error = LoadError::files("no repository has a model directory of that name");
+                self.refuse(name, error, true)
+            }
         };
         if let Err(fault) = outcome {
             tracing::error!(model = name, %fault, "load failed; the model is not served as its repository has it");
@@ -122,7 +125,7 @@ impl Control {
     }
 
     /// Returns the local directory of a model. Fetching it may remove copies of models that are not loaded.
-    async fn fetch(self: &Arc<Self>, directory: &Path) -> Result<PathBuf, String> {
+    async fn fetch(self: &Arc<Self>, directory: &Path) -> Result<PathBuf, LoadError> {
         let control = self.clone();
         // Waiting for another model's gate could deadlock: its holder may itself be waiting for room.
         let let_go: LetGo = Arc::new(move |name| {
@@ -178,13 +181,16 @@ impl Control {
         demand: Demand,
     ) -> Result<(), ControlError> {
         let unknown = || ControlError::UnknownModel { name: name.to_owned() };
+        let no_place = |error: &LoadError| ControlError::NoPlace { name: name.to_owned(), reason: error.to_string() };
         if !scan::is_model_name(name) {
             return Err(unknown());
         }
         if overrides.lack_config() {
             return Err(ControlError::FilesWithoutConfig { name: name.to_owned() });
         }
-        overrides.check().map_err(|reason| ControlError::BadOverride { name: name.to_owned(), reason })?;
+        overrides
+            .check()
+            .map_err(|error| ControlError::BadOverride { name: name.to_owned(), reason: error.to_string() })?;
         let config = configuration::read_override(&overrides, &self.options.custom_policies)
             .map_err(|fault| ControlError::BadConfig { name: name.to_owned(), reason: fault.to_string() })?;
         let directory = match self.places.find(name).await {
@@ -195,11 +201,11 @@ impl Control {
                 return Err(ControlError::NoPlace { name: name.to_owned(), reason: duplicate(&first, &second) });
             }
             Ok(None) => return Err(unknown()),
-            Err(reason) => return Err(ControlError::NoPlace { name: name.to_owned(), reason }),
+            Err(error) => return Err(no_place(&error)),
         };
         // Everything above only reads, so that bad requests do not wait behind a slow load of the same model.
         let gate = self.gates.of(name);
-        let stopped = |reason| ControlError::Stopped { name: name.to_owned(), reason };
+        let stopped = |error: LoadError| ControlError::Stopped { name: name.to_owned(), reason: error.to_string() };
         let _turn = attempt.unless_stopped(gate.turn.lock()).await.map_err(stopped)?;
         if self.table.lock().is_closed() {
             return Err(ControlError::ShuttingDown);
@@ -212,7 +218,7 @@ impl Control {
             Some(directory) => match attempt.unless_stopped(self.fetch(&directory)).await.map_err(stopped)? {
                 Ok(directory) => Some(directory),
                 Err(_) if overrides.versions().is_some() => None,
-                Err(reason) => return Err(ControlError::NoPlace { name: name.to_owned(), reason }),
+                Err(error) => return Err(no_place(&error)),
             },
         };
         // A load with files is complete by itself, so a configuration kept from an earlier request no longer applies.
@@ -274,13 +280,14 @@ impl Control {
         };
         let stray = || {
             let found = directory.as_deref().and_then(configuration::misnamed).unwrap_or_default();
-            format!("it holds no model: no configuration, and no version with a file 'model.<something>'{found}")
+            let what = "it holds no model: no configuration, and no version with a file 'model.<something>'";
+            LoadError::files(format!("{what}{found}"))
         };
         let planned = attempt.unless_stopped(self.places.readers().run(read)).await;
         let planned = planned.and_then(|read| read).and_then(|plan| plan);
         let (estimated, plan) = match planned.and_then(|plan| if is_stray { Err(stray()) } else { Ok(plan) }) {
             Ok((estimated, plan)) => (estimated, Arc::new(plan)),
-            Err(reason) => return self.refuse(name, self.places.by_location(name, reason), asked),
+            Err(error) => return self.refuse(name, self.places.by_location(name, error), asked),
         };
         self.warn(name, &plan);
         let assembling = if plan.is_pipeline() && self.options.mode.is_on_demand() {
@@ -288,10 +295,11 @@ impl Control {
         } else {
             Ok(None)
         };
-        let _assembling = assembling.map_err(|reason| ControlError::Stopped { name: name.to_owned(), reason })?;
+        let stopped = |error: LoadError| ControlError::Stopped { name: name.to_owned(), reason: error.to_string() };
+        let _assembling = assembling.map_err(stopped)?;
         let settled = match self.dependencies.begin(name, &plan.models) {
             Ok(()) => self.settle(&plan.models, demand, attempt).await,
-            Err(cycle) => Err(cycle.into()),
+            Err(cycle) => Err(cycle),
         };
         let bytes = self.table.lock().measured(name, estimated).unwrap_or(estimated);
         let reserved = match settled {
@@ -300,11 +308,9 @@ impl Control {
         };
         let mut memory = match reserved {
             Ok(memory) => memory,
-            Err(fault) => {
+            Err(error) => {
                 self.dependencies.end(name, false);
-                self.table.lock().refuse(name, fault.reason(), asked);
-                self.publish();
-                return Err(fault.into_control(name));
+                return self.refuse(name, error, asked);
             }
         };
         let versions = plan.versions.clone();
@@ -318,14 +324,11 @@ impl Control {
         if let Some(rollout) = &plan.rollout {
             rollout.bind(&mut results, &self.options.request_budgets.bytes);
         }
-        let failures = results.iter().filter_map(|(version, result)| {
-            result.as_ref().err().map(|reason| format!("version {version} is at UNAVAILABLE state: {reason}"))
-        });
-        let failures: Vec<String> = failures.collect();
-        self.dependencies.end(name, failures.is_empty());
+        let failed = failure(&results);
+        self.dependencies.end(name, failed.is_none());
         let closed = self.table.lock().is_closed();
         let measured = Measured { estimated_bytes: estimated, bytes: attempt.measured() };
-        let footprint = memory.as_mut().filter(|_| failures.is_empty()).map(|memory| {
+        let footprint = memory.as_mut().filter(|_| failed.is_none()).map(|memory| {
             let bytes = measured.bytes.unwrap_or(bytes);
             memory.shrink_to(bytes);
             memory.grow_anyway(bytes - memory.amount());
@@ -338,7 +341,9 @@ impl Control {
         }
         // The table drops the results of a load that finishes after shutdown.
         self.change(|table| {
-            let retired = table.finish(name, results.into_iter().collect(), &plan.available);
+            let results =
+                results.into_iter().map(|(version, result)| (version, result.map_err(|error| error.to_string())));
+            let retired = table.finish(name, results.collect(), &plan.available);
             if let Some(footprint) = footprint {
                 table.settle(name, footprint, measured);
             }
@@ -346,9 +351,9 @@ impl Control {
         })
         .await;
         self.return_to_budget().await;
-        match (closed, failures.as_slice()) {
+        match (closed, failed) {
             (true, _) => Err(ControlError::ShuttingDown),
-            (false, []) => {
+            (false, None) => {
                 tracing::info!(model = name, versions = ?plan.versions, "model loaded");
                 self.on_demand.forget_failure(name);
                 self.load_dependents(name);
@@ -359,11 +364,10 @@ impl Control {
                 }
                 Ok(())
             }
-            (false, failures) => {
-                let reason = failures.join("; ");
+            (false, Some(error)) => {
                 let lacks_memory = attempt.card_lack().is_some();
-                let fault = if lacks_memory { LoadFault::of_memory(reason) } else { LoadFault::from(reason) };
-                Err(fault.into_control(name))
+                let error = if lacks_memory { error.of_kind(LoadErrorKind::Memory) } else { error };
+                Err(error.into_control(name))
             }
         }
     }
@@ -382,7 +386,7 @@ impl Control {
             loads.spawn(async move { (version, load.await) });
         }
         // A version whose task is cancelled or panics leaves this default behind.
-        let mut tried = Tried::failed(plan, "the load was interrupted");
+        let mut tried = Tried::failed(plan, &LoadError::internal("the load was interrupted"));
         while let Some(joined) = loads.join_next().await {
             if let Ok((version, result)) = joined {
                 let result = result.map(|loaded: Loaded| {
@@ -392,7 +396,9 @@ impl Control {
                         .extend(loaded.unprofiled.map(|request| (Arc::downgrade(&loaded.version), request)));
                     loaded.version
                 });
-                tried.results.insert(version, result.map_err(|reason| self.places.by_location(name, reason)));
+                tried
+                    .results
+                    .insert(version, result.map_err(|error| self.places.by_location(name, error.of_model(name))));
             }
         }
         tried
@@ -405,12 +411,12 @@ impl Control {
         plan: Arc<Plan>,
         version: i64,
         attempt: Arc<LoadAttempt>,
-    ) -> Result<Loaded, String> {
+    ) -> Result<Loaded, LoadError> {
         let places = [attempt.is_of_client().then_some(&self.loads_of_clients), Some(&self.loads)];
         let mut permits = Vec::with_capacity(places.len());
         for place in places.into_iter().flatten() {
             let permit = attempt.unless_stopped(place.clone().acquire_owned()).await?;
-            permits.push(permit.map_err(|fault| fault.to_string())?);
+            permits.push(permit.map_err(LoadError::internal)?);
         }
         let (control, trying) = (self.clone(), attempt.clone());
         let work = move || {
@@ -421,9 +427,9 @@ impl Control {
         let mut working = std::pin::pin!(blocking(work));
         tokio::select! {
             loaded = &mut working => loaded?,
-            () = attempt.stopped() => match timeout(STOP_GRACE, working).await {
+            stopped = attempt.stopped() => match timeout(STOP_GRACE, working).await {
                 Ok(loaded) => loaded?,
-                Err(_) => Err(attempt.reason()),
+                Err(_) => Err(stopped),
             },
         }
     }
@@ -446,12 +452,20 @@ impl Control {
     }
 }
 
+/// Returns why a load failed: each failed version with its reason. The kind is that of the first.
+fn failure(results: &BTreeMap<i64, Result<Arc<ModelVersion>, LoadError>>) -> Option<LoadError> {
+    let failed = || results.iter().filter_map(|(version, result)| Some((version, result.as_ref().err()?)));
+    let texts = failed().map(|(version, error)| format!("version {version} is at UNAVAILABLE state: {error}"));
+    let (_, first) = failed().next()?;
+    Some(LoadError::new(first.kind(), texts.collect::<Vec<_>>().join("; ")))
+}
+
 /// Returns why a name in two repositories is served from neither, in Triton's words with the directories added.
 fn duplicate(first: &Path, second: &Path) -> String {
     format!("model appears in two or more repositories: {} and {}", first.display(), second.display())
 }
 
-fn load_version(control: &Arc<Control>, plan: &Plan, version: i64, attempt: &LoadAttempt) -> Result<Loaded, String> {
+fn load_version(control: &Arc<Control>, plan: &Plan, version: i64, attempt: &LoadAttempt) -> Result<Loaded, LoadError> {
     let loader = control.loader.as_ref();
     let span = info_span!("load", model = plan.name(), version, engine = Empty, placement = Empty);
     let _within = span.enter();

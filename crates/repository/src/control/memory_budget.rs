@@ -14,9 +14,9 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{Control, fault::LoadFault};
+use super::Control;
 use crate::{
-    LoadAttempt,
+    LoadAttempt, LoadError,
     prepare::Plan,
     residency::{Holders, Resident, Room, Wanted, room},
     table::Retired,
@@ -154,7 +154,7 @@ impl Control {
         name: &str,
         bytes: usize,
         attempt: &LoadAttempt,
-    ) -> Result<Option<Reservation>, LoadFault> {
+    ) -> Result<Option<Reservation>, LoadError> {
         let Some(memory) = &self.memory else { return Ok(None) };
         let mut reservation = Reservation::none(memory);
         let is_on_demand = self.options.mode.is_on_demand();
@@ -206,7 +206,7 @@ impl Control {
                     let used = format!("{used} of {capacity} are used (--memory-budget-bytes)");
                     format!("no memory: it takes {bytes} bytes, but {used}, {holders}")
                 };
-                return Err(LoadFault::of_memory(reason));
+                return Err(LoadError::memory(reason));
             };
             attempt.unless_stopped(place.wait(next_look)).await?;
             look = if is_first { FIRST_LOOK } else { (look * 2).min(LONGEST_LOOK) };

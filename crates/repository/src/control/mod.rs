@@ -6,7 +6,6 @@
 
 pub(crate) mod card_room;
 pub(crate) mod dependencies;
-pub(crate) mod fault;
 pub(crate) mod loading;
 pub(crate) mod memory_budget;
 pub(crate) mod on_demand;
@@ -31,7 +30,7 @@ use tokio::{
 
 use self::{card_room::CardRoom, dependencies::Dependencies, on_demand::OnDemand};
 use super::{
-    ControlError, Loader, Options,
+    ControlError, LoadError, Loader, Options,
     directory::Fingerprint,
     gates::Gates,
     places::Places,
@@ -156,10 +155,10 @@ impl Control {
         }
     }
 
-    pub(crate) fn refuse(&self, name: &str, reason: String, asked: bool) -> Result<(), ControlError> {
-        self.table.lock().refuse(name, &reason, asked);
+    pub(crate) fn refuse(&self, name: &str, error: LoadError, asked: bool) -> Result<(), ControlError> {
+        self.table.lock().refuse(name, &error.to_string(), asked);
         self.publish();
-        Err(ControlError::LoadFailed { name: name.to_owned(), reason })
+        Err(error.into_control(name))
     }
 
     /// Changes the table, publishes it, and drops retired versions on a thread that may block.

@@ -22,8 +22,11 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{Control, Demand, fault::LoadFault};
-use crate::{LoadAttempt, ModelVersion, Overrides, ResolveError, configuration, directory, scan::Found};
+use super::{Control, Demand};
+use crate::{
+    ControlError, LoadAttempt, LoadError, LoadErrorKind, ModelVersion, Overrides, ResolveError, configuration,
+    directory, scan::Found,
+};
 
 /// Most requests that wait for models. Those of one client have a quarter of these places.
 pub(crate) const MAX_WAITING: usize = 1024;
@@ -73,7 +76,7 @@ enum SharedLoad {
     /// Queued or in progress. `backoff` follows if it fails.
     Wanted { load: Arc<WantedLoad>, backoff: Duration },
     /// The last one failed; the next may begin at `retry_at`.
-    Failed { fault: LoadFault, retry_at: Instant, backoff: Duration },
+    Failed { fault: LoadError, retry_at: Instant, backoff: Duration },
 }
 
 /// A load that requests wait for.
@@ -96,7 +99,7 @@ struct Waiter {
 }
 
 /// What came of a load. The versions are held, so that none is unloaded before the requests that waited have it.
-type Outcome = Result<Vec<Arc<ModelVersion>>, LoadFault>;
+type Outcome = Result<Vec<Arc<ModelVersion>>, LoadError>;
 
 impl Default for OnDemand {
     fn default() -> Self {
@@ -143,7 +146,7 @@ impl OnDemand {
         };
         loads.remove(name);
         if let Err(fault) = outcome
-            && !fault.is_unwanted()
+            && !fault.is_stopped()
         {
             let (fault, retry_at) = (fault.clone(), Instant::now() + backoff);
             loads.insert(name.to_owned(), SharedLoad::Failed { fault, retry_at, backoff });
@@ -151,8 +154,8 @@ impl OnDemand {
     }
 }
 
-fn interrupted() -> LoadFault {
-    "the load was interrupted".to_owned().into()
+fn interrupted() -> LoadError {
+    LoadError::internal("the load was interrupted")
 }
 
 impl Waiter {
@@ -161,7 +164,7 @@ impl Waiter {
     ///
     /// # Errors
     /// Returns why the load failed, and the time until the next is due.
-    async fn outcome(&self, places: Option<&Arc<Semaphore>>) -> Result<Vec<Arc<ModelVersion>>, (LoadFault, Duration)> {
+    async fn outcome(&self, places: Option<&Arc<Semaphore>>) -> Result<Vec<Arc<ModelVersion>>, (LoadError, Duration)> {
         let load = &self.load;
         let mut outcome = load.outcome.subscribe();
         match places {
@@ -171,7 +174,7 @@ impl Waiter {
                 // Another client began it.
                 _ = outcome.wait_for(Option::is_some) => {}
                 // What begins now ends at once.
-                () = load.attempt.stopped() => self.begin(None),
+                _ = load.attempt.stopped() => self.begin(None),
                 // Places are never closed.
                 place = Arc::clone(places).acquire_owned() => self.begin(place.ok()),
             },
@@ -220,6 +223,18 @@ impl Drop for Waiter {
     }
 }
 
+/// Returns the error of a load that a request began, and that the model is still wanted for.
+fn failure(error: &ControlError) -> LoadError {
+    match error {
+        ControlError::NoMemory { reason, .. } => LoadError::memory(reason.clone()),
+        ControlError::NoPlace { reason, .. } => LoadError::files(reason.clone()),
+        ControlError::Stopped { reason, .. } => LoadError::new(LoadErrorKind::TimedOut, reason.clone()),
+        ControlError::LoadFailed { kind, reason, .. } => LoadError::new(*kind, reason.clone()),
+        ControlError::UnknownModel { .. } => LoadError::files(error.clone()),
+        other => LoadError::internal(other.clone()),
+    }
+}
+
 fn too_late(limit: Duration) -> String {
     format!("it has not loaded within {limit:?} (--load-timeout-secs)")
 }
@@ -243,9 +258,9 @@ impl Control {
             ResidencyStats::count(counter);
             Err(error)
         };
-        let failed = |fault: LoadFault, retry| {
+        let failed = |fault: LoadError, retry| {
             let counter = if fault.is_memory() { &stats.refused_memory } else { &stats.refused_failed };
-            refused(counter, fault.into_error(name, retry))
+            refused(counter, fault.into_resolve(name, retry))
         };
         let client = self.on_demand.places(requester, self.options.load_threads.max(1));
         let Some(_place) = client.waiting.take_one() else {
@@ -284,7 +299,7 @@ impl Control {
     ///
     /// # Errors
     /// Returns why the load failed, or the one before that failed recently.
-    pub(crate) async fn load_for_pipeline(self: &Arc<Self>, name: &str) -> Result<(), LoadFault> {
+    pub(crate) async fn load_for_pipeline(self: &Arc<Self>, name: &str) -> Result<(), LoadError> {
         let waiter = self.join_load(name).map_err(|(fault, _)| fault)?;
         waiter.outcome(None).await.map(drop).map_err(|(fault, _)| fault)
     }
@@ -297,10 +312,11 @@ impl Control {
     }
 
     /// Joins those that wait for the load of a model, which is queued if there is none.
-    fn join_load(self: &Arc<Self>, name: &str) -> Result<Waiter, (LoadFault, Duration)> {
+    fn join_load(self: &Arc<Self>, name: &str) -> Result<Waiter, (LoadError, Duration)> {
         let mut loads = self.on_demand.loads.lock();
         if self.on_demand.is_closed.load(Ordering::Relaxed) {
-            return Err((SHUTTING_DOWN.to_owned().into(), Duration::ZERO));
+            let error = LoadError::new(LoadErrorKind::Stopped, SHUTTING_DOWN);
+            return Err((error, Duration::ZERO));
         }
         let waiter = |load: &Arc<WantedLoad>| {
             load.waiting.fetch_add(1, Ordering::Relaxed);
@@ -374,7 +390,7 @@ impl Control {
         }
     }
 
-    async fn load_logged(self: &Arc<Self>, name: &str, attempt: &Arc<LoadAttempt>) -> Result<(), LoadFault> {
+    async fn load_logged(self: &Arc<Self>, name: &str, attempt: &Arc<LoadAttempt>) -> Result<(), LoadError> {
         let stats = &self.stats.residency;
         ResidencyStats::count(&stats.loads);
         let began = Instant::now();
@@ -382,8 +398,11 @@ impl Control {
             tracing::info!(model = name, took_ms = began.elapsed().as_millis() as u64, "model loaded on demand");
             return Ok(());
         };
-        let fault = LoadFault::of(&error, attempt.unwanted().is_some());
-        if fault.is_unwanted() {
+        let mut fault = failure(&error).of_model(name);
+        if attempt.unwanted().is_some() {
+            fault = fault.of_kind(LoadErrorKind::Stopped);
+        }
+        if fault.is_stopped() {
             tracing::debug!(model = name, fault = %error, "a load on demand was ended");
             return Err(fault);
         }

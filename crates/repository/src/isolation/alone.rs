@@ -20,7 +20,7 @@ use super::{
     memory,
     trial::{MemoryReport, REASON_MAX_BYTES, REFUSED, Trial},
 };
-use crate::staging;
+use crate::{LoadError, LoadPlace, staging};
 
 /// Reads a model from standard input, opens it within the limits that come with it, and exits: with status 0 and the
 /// memory that it took on standard output, or with a nonzero status and the reason.
@@ -30,7 +30,8 @@ pub fn open_alone() -> u8 {
             Ok(()) => 0,
             Err(_) => 1,
         },
-        Err(reason) => {
+        Err(error) => {
+            let reason = error.to_string();
             let shown = reason.as_bytes();
             let shown = &shown[..shown.len().min(REASON_MAX_BYTES as usize)];
             // If the write fails, the exit status is still enough for the server.
@@ -40,10 +41,10 @@ pub fn open_alone() -> u8 {
     }
 }
 
-fn open(input: &mut impl io::BufRead) -> Result<MemoryReport, String> {
-    let incomplete = |error: io::Error| format!("the model could not be received: {error}");
+fn open(input: &mut impl io::BufRead) -> Result<MemoryReport, LoadError> {
+    let incomplete = |error: io::Error| LoadError::internal(format!("the model could not be received: {error}"));
     let trial = Trial::read(input).map_err(incomplete)?;
-    limit(&trial).map_err(|error| format!("cannot limit the process that opens it: {error}"))?;
+    limit(&trial).map_err(|error| LoadError::internal(format!("cannot limit the process that opens it: {error}")))?;
     let (engine, precision) = trial.engine()?;
     // The limit on the address space bounds the engine's memory too.
     let library = trial.library.clone();
@@ -55,12 +56,12 @@ fn open(input: &mut impl io::BufRead) -> Result<MemoryReport, String> {
         OnnxEngine::OpenVino => Engines::from(OpenVino::new(OpenVinoOptions { library, threads: 1, lanes: 1 })),
     };
     // Loaded before memory is measured.
-    engines.path(engine).map_err(|error| error.to_string())?;
-    let unmeasured = "the memory of the process that opens it cannot be read";
-    let before = memory::own().ok_or(unmeasured)?;
+    engines.path(engine)?;
+    let unmeasured = || LoadError::internal("the memory of the process that opens it cannot be read");
+    let before = memory::own().ok_or_else(unmeasured)?;
     let programs = compile(&trial, &engines, (engine, precision), trial.read_files(input).map_err(incomplete)?)?;
     // An allocator may still hold some of what was freed, which then counts as kept.
-    let after = memory::own().ok_or(unmeasured)?;
+    let after = memory::own().ok_or_else(unmeasured)?;
     drop(programs);
     Ok(MemoryReport {
         peak_bytes: after.peak_bytes.saturating_sub(before.resident_bytes),
@@ -74,12 +75,12 @@ fn compile(
     engines: &Engines,
     by: (OnnxEngine, Precision),
     (graph, files): (Bytes, ExternalFiles),
-) -> Result<Vec<Arc<dyn Program>>, String> {
-    let model = SealedModel::new(&trial.label, graph, &files).map_err(|error| error.to_string())?;
+) -> Result<Vec<Arc<dyn Program>>, LoadError> {
+    let model = SealedModel::new(&trial.label, graph, &files)?;
     let model = model.with_operators(&trial.operators);
     let compile = |model: &SealedModel| {
-        let refused = |error| format!("cannot load '{}': {error}", trial.label);
-        engines.compile(by, model, &[], &[]).map_err(refused)
+        let place = LoadPlace::Program(trial.label.clone().into());
+        engines.compile(by, model, &[], &[]).map_err(|error| LoadError::from(error).within(place))
     };
     if trial.cuts == StageCuts::Whole {
         return Ok(vec![compile(&model)?]);

@@ -25,7 +25,7 @@ use paternoster_observe::budget::Reservation;
 pub use self::alone::open_alone;
 pub(super) use self::trial::MemoryReport;
 use self::trial::{REASON_MAX_BYTES, REFUSED, Trial};
-use super::{CellProgram, LoadAttempt, StartCache, attempt::grow};
+use super::{CellProgram, LoadAttempt, LoadError, LoadErrorKind, StartCache, attempt::grow};
 
 /// Time between two looks at the memory of the process, and at whether the load has been ended.
 const TICK: Duration = Duration::from_millis(20);
@@ -68,7 +68,7 @@ impl Trying<'_> {
     ///
     /// # Errors
     /// Returns the reason if there is no room.
-    pub(super) fn hold(&mut self, bytes: usize) -> Result<(), String> {
+    pub(super) fn hold(&mut self, bytes: usize) -> Result<(), LoadError> {
         let Some(memory) = &mut self.memory else { return Ok(()) };
         match bytes.checked_sub(memory.amount()) {
             Some(more) => grow(memory, more),
@@ -80,7 +80,7 @@ impl Trying<'_> {
     }
 
     /// Checks that the process may go on, and reserves the memory that it has now.
-    fn look(&mut self, process: u32) -> Result<(), String> {
+    fn look(&mut self, process: u32) -> Result<(), LoadError> {
         self.attempt.check()?;
         let now = memory::of_process(process).map_or(0, |memory| memory.anonymous_bytes);
         let held = self.memory.as_ref().map_or(0, Reservation::amount);
@@ -118,8 +118,9 @@ impl Isolation {
         graph: &[u8],
         stages: &StageRequest,
         trying: &mut Trying<'_>,
-    ) -> Result<MemoryReport, String> {
-        let failed = |error: io::Error| format!("cannot open the model in a separate process: {error}");
+    ) -> Result<MemoryReport, LoadError> {
+        let failed =
+            |error: io::Error| LoadError::internal(format!("cannot open the model in a separate process: {error}"));
         let (trial, parts) = Trial::new(self, library, program, graph, stages).map_err(failed)?;
         let mut command = Command::new(&self.program);
         // The trial has absolute paths only, so the working directory does not matter.
@@ -165,19 +166,21 @@ impl Isolation {
                 Some((status, reason)) => self.judge(status, &reason.map_err(failed)?),
                 None => {
                     let seconds = self.time.as_secs();
-                    Err(format!(
+                    let message = format!(
                         "opening it in a separate process took longer than {seconds} s \
                          (--isolate-model-load-timeout-secs)"
-                    ))
+                    );
+                    Err(LoadError::new(LoadErrorKind::TimedOut, message))
                 }
             }
         })
     }
 
     /// Returns the memory that a process reported, or why it ended otherwise.
-    fn judge(&self, status: ExitStatus, answer: &[u8]) -> Result<MemoryReport, String> {
+    fn judge(&self, status: ExitStatus, answer: &[u8]) -> Result<MemoryReport, LoadError> {
         if status.success() {
-            let unread = |error| format!("the separate process that opened it reported no memory: {error}");
+            let unread =
+                |error| LoadError::internal(format!("the separate process that opened it reported no memory: {error}"));
             return serde_json::from_slice(answer).map_err(unread);
         }
         if status.code() == Some(i32::from(REFUSED)) {
@@ -185,17 +188,18 @@ impl Isolation {
             // How the engines report a failed allocation.
             let was_short = reason.contains("bad_alloc") || reason.contains("Failed to allocate");
             let limit = format!("; it had {} bytes (--isolate-model-load-memory-bytes)", self.memory_bytes);
-            return Err(if was_short { reason + &limit } else { reason });
+            let short = |reason: String| LoadError::new(LoadErrorKind::Limit, reason + &limit);
+            return Err(if was_short { short(reason) } else { LoadError::engine(reason) });
         }
         let ended = match status.signal() {
             Some(signal) => format!("was ended by signal {signal}{}", signal_name(signal)),
             None => format!("ended with {status}"),
         };
         let (memory, seconds) = (self.memory_bytes, self.time.as_secs());
-        Err(format!(
+        Err(LoadError::engine(format!(
             "the separate process that opened it {ended}; its limits are {memory} bytes \
              (--isolate-model-load-memory-bytes) and {seconds} s (--isolate-model-load-timeout-secs)"
-        ))
+        )))
     }
 }
 

@@ -11,12 +11,12 @@ use super::*;
 const REPORT: &str = r#"{"peak_bytes":3000000,"kept_bytes":2000000}"#;
 
 /// Tries a model with a shell script as the separate process.
-fn opened(script: &str, time: Duration) -> Result<MemoryReport, String> {
+fn opened(script: &str, time: Duration) -> Result<MemoryReport, LoadError> {
     let attempt = LoadAttempt::of_repository();
     opened_by(&mut Trying { attempt: &attempt, memory: None }, script, time)
 }
 
-fn opened_by(trying: &mut Trying<'_>, script: &str, time: Duration) -> Result<MemoryReport, String> {
+fn opened_by(trying: &mut Trying<'_>, script: &str, time: Duration) -> Result<MemoryReport, LoadError> {
     let isolation = Isolation {
         program: "/bin/sh".into(),
         arguments: vec!["-c".to_owned(), script.to_owned()],
@@ -46,33 +46,33 @@ fn a_process_that_ends_well_lets_the_model_through() {
     let took = MemoryReport { peak_bytes: 3_000_000, kept_bytes: 2_000_000 };
     assert_eq!(opened(&format!("cat > /dev/null; echo '{REPORT}'"), LONG), Ok(took));
     assert_eq!(opened(&format!("echo '{REPORT}'"), LONG), Ok(took), "whether it has read everything or not");
-    let silent = opened("exit 0", LONG).expect_err("nothing is known of its memory");
+    let silent = opened("exit 0", LONG).expect_err("nothing is known of its memory").to_string();
     assert!(silent.starts_with("the separate process that opened it reported no memory"), "{silent}");
 }
 
 #[test]
 fn a_reason_is_passed_on() {
-    assert_eq!(opened("printf 'no such operator'; exit 3", LONG), Err("no such operator".to_owned()));
-    let short = opened("printf 'std::bad_alloc'; exit 3", LONG).expect_err("it had too little memory");
+    assert_eq!(opened("printf 'no such operator'; exit 3", LONG), Err(LoadError::engine("no such operator")));
+    let short = opened("printf 'std::bad_alloc'; exit 3", LONG).expect_err("it had too little memory").to_string();
     assert_eq!(short, "std::bad_alloc; it had 1073741824 bytes (--isolate-model-load-memory-bytes)");
 }
 
 #[test]
 fn a_crash_is_named_with_the_limits_and_their_flags() {
-    let refused = opened("kill -SEGV $$", LONG).expect_err("it crashed");
+    let refused = opened("kill -SEGV $$", LONG).expect_err("it crashed").to_string();
     assert_eq!(
         refused,
         "the separate process that opened it was ended by signal 11 (SIGSEGV); its limits are 1073741824 bytes \
          (--isolate-model-load-memory-bytes) and 600 s (--isolate-model-load-timeout-secs)"
     );
-    let refused = opened("exit 1", LONG).expect_err("it failed");
+    let refused = opened("exit 1", LONG).expect_err("it failed").to_string();
     assert!(refused.contains("ended with exit status: 1"), "{refused}");
 }
 
 #[test]
 fn a_process_that_does_not_end_is_killed() {
     for script in ["exec sleep 600", "exec sleep 600 >&-"] {
-        let refused = opened(script, Duration::from_millis(100)).expect_err("it does not end");
+        let refused = opened(script, Duration::from_millis(100)).expect_err("it does not end").to_string();
         assert!(refused.ends_with("longer than 0 s (--isolate-model-load-timeout-secs)"), "{refused}");
     }
 }
@@ -105,7 +105,7 @@ fn a_load_that_is_ended_early_ends_the_process() {
     thread::scope(|scope| {
         let opening = scope.spawn(|| opened_by(&mut trying, "exec sleep 600", LONG));
         attempt.stop("its client left");
-        assert_eq!(opening.join().expect("no panic"), Err("its client left".to_owned()));
+        assert_eq!(opening.join().expect("no panic"), Err(LoadError::new(LoadErrorKind::Stopped, "its client left")));
     });
 }
 
@@ -116,7 +116,7 @@ fn a_process_without_room_in_the_budget_is_ended() {
     let mut trying = Trying { attempt: &attempt, memory: attempt.reservation() };
     // A shell that makes a string longer by 10 MB at a time, as a model does whose constants are folded.
     let greedy = "y=0123456789; i=0; while [ $i -lt 20 ]; do y=$y$y; i=$((i+1)); done; while :; do x=$x$y; done";
-    let refused = opened_by(&mut trying, greedy, LONG).expect_err("it has 64 MiB");
+    let refused = opened_by(&mut trying, greedy, LONG).expect_err("it has 64 MiB").to_string();
     assert!(refused.starts_with("no memory for the model (--max-sent-model-bytes): "), "{refused}");
     drop(trying);
     assert_eq!((budget.used(), budget.refused()), (0, 1));
@@ -132,5 +132,5 @@ fn memory_that_was_reserved_stays_until_the_peak_is_known() {
     assert_eq!(budget.used(), 60);
     trying.hold(40).expect("less than before");
     assert_eq!(budget.used(), 40);
-    trying.hold(101).expect_err("more than there is");
+    trying.hold(101).expect_err("more than there is").to_string();
 }

@@ -14,7 +14,7 @@ use paternoster_onnx::ExternalFiles;
 use serde::{Deserialize, Serialize};
 
 use super::Isolation;
-use crate::{CellProgram, staging};
+use crate::{CellProgram, LoadError, staging};
 
 /// Exit status of a process that rejects a model and writes the reason.
 pub(super) const REFUSED: u8 = 3;
@@ -105,8 +105,9 @@ impl Trial {
     }
 
     /// Returns the engine and precision with which to open the model.
-    pub(super) fn engine(&self) -> Result<(OnnxEngine, Precision), String> {
-        Ok((self.engine.parse()?, self.precision.parse()?))
+    pub(super) fn engine(&self) -> Result<(OnnxEngine, Precision), LoadError> {
+        let unknown = |fault: String| LoadError::internal(fault);
+        Ok((self.engine.parse().map_err(unknown)?, self.precision.parse().map_err(unknown)?))
     }
 
     pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {

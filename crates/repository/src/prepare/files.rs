@@ -20,7 +20,7 @@ use paternoster_engine::{OnnxEngine, Precision};
 use paternoster_onnx::ExternalFiles;
 
 use super::{
-    super::{CellProgram, bounded_file::read_up_to, configuration},
+    super::{CellProgram, LoadError, bounded_file::read_up_to, configuration},
     Plan,
 };
 
@@ -32,10 +32,9 @@ const MAX_LABELS: usize = 1_000_000;
 
 impl Plan {
     /// Returns the programs of a version's cells.
-    pub(super) fn cells(&self, version: i64, unfold: &UnfoldRequest) -> Result<Vec<CellProgram>, String> {
+    pub(super) fn cells(&self, version: i64, unfold: &UnfoldRequest) -> Result<Vec<CellProgram>, LoadError> {
         let program = |cell: &CellRequest| {
-            let by = placement::engine_of_cell(&self.settings, &cell.name, &self.origin)
-                .map_err(|fault| fault.to_string())?;
+            let by = placement::engine_of_cell(&self.settings, &cell.name, &self.origin)?;
             self.existing_program(version, &cell.program, by)
         };
         unfold.cells.iter().map(program).collect()
@@ -47,7 +46,7 @@ impl Plan {
         version: i64,
         filename: &str,
         (engine, precision): (OnnxEngine, Precision),
-    ) -> Result<CellProgram, String> {
+    ) -> Result<CellProgram, LoadError> {
         let file = self.program(version, filename);
         let (operators, takes_texts) = (self.operators(engine)?, self.text.is_some());
         if let Some((bytes, external)) = self.overrides.program(version, filename)? {
@@ -55,7 +54,7 @@ impl Plan {
         }
         if !file.is_file() {
             let found = configuration::other_program(&self.version_directory(version)).unwrap_or_default();
-            return Err(format!("no program {}{found}", file.display()));
+            return Err(LoadError::files(format!("no program {}{found}", file.display())));
         }
         let within = self.version_directory(version);
         let directory = file.parent().unwrap_or(&within).to_owned();
@@ -64,10 +63,10 @@ impl Plan {
     }
 
     /// Returns the libraries of custom operators, which must be in the model's directory.
-    fn operators(&self, engine: OnnxEngine) -> Result<Arc<[PathBuf]>, String> {
+    fn operators(&self, engine: OnnxEngine) -> Result<Arc<[PathBuf]>, LoadError> {
         let names = operator_names(&self.settings.config);
         let (false, Some(directory)) = (names.is_empty(), &self.directory) else { return Ok(Arc::default()) };
-        let refuse = |fault: String| self.origin.error(OPERATORS, fault).to_string();
+        let refuse = |fault: String| LoadError::from(self.origin.error(OPERATORS, fault));
         if engine != OnnxEngine::OnnxRuntime {
             return Err(refuse(format!("the engine {engine} has no custom operators")));
         }
@@ -102,16 +101,16 @@ impl Plan {
     }
 
     /// Reads the latency table of a checked configuration, for a model of `stages` stages.
-    pub(super) fn latencies(&self, given: &LatencySettings, stages: u16) -> Result<CostTable, String> {
-        let refuse = |fault: SettingError| self.origin.error("batching.latencies", fault).to_string();
+    pub(super) fn latencies(&self, given: &LatencySettings, stages: u16) -> Result<CostTable, LoadError> {
+        let refuse = |fault: SettingError| LoadError::from(self.origin.error("batching.latencies", fault));
         match given {
             LatencySettings::Here(lines) => latencies::table(lines, stages).map_err(refuse),
             LatencySettings::File(name) => {
                 let Some(directory) = &self.directory else {
                     return Err(refuse("a model without a directory has no latency table".into()));
                 };
-                let bytes =
-                    read_up_to(&directory.join(name), latencies::MAX_BYTES).map_err(|fault| refuse(fault.into()))?;
+                let bytes = read_up_to(&directory.join(name), latencies::MAX_BYTES)
+                    .map_err(|fault| refuse(fault.to_string().into()))?;
                 latencies::parse(&configuration::text_of(bytes), stages)
                     .map_err(|fault| refuse(format!("{name}: {fault}").into()))
             }
@@ -119,29 +118,30 @@ impl Plan {
     }
 
     /// Reads the initial states of sequences that are given as files, by input.
-    pub(super) fn initial_states(&self, config: &pb::ModelConfig) -> Result<BTreeMap<String, Bytes>, String> {
+    pub(super) fn initial_states(&self, config: &pb::ModelConfig) -> Result<BTreeMap<String, Bytes>, LoadError> {
         let states = sequences::files(config).map(|(input, name)| {
-            let refuse = |fault: String| self.origin.error("sequence_batching.state", fault).to_string();
+            let refuse = |fault: String| LoadError::from(self.origin.error("sequence_batching.state", fault));
             let Some(directory) = &self.directory else {
                 return Err(refuse("a model without a directory has no file of an initial state".to_owned()));
             };
-            let bytes =
-                configuration::read_limited(&directory.join(sequences::INITIAL_STATE).join(name)).map_err(refuse)?;
+            let path = directory.join(sequences::INITIAL_STATE).join(name);
+            let bytes = configuration::read_limited(&path).map_err(|fault| refuse(fault.to_string()))?;
             Ok((input.to_owned(), Bytes::from(bytes)))
         });
         states.collect()
     }
 
-    pub(super) fn labels(&self, config: &pb::ModelConfig) -> Result<BTreeMap<String, Vec<String>>, String> {
+    pub(super) fn labels(&self, config: &pb::ModelConfig) -> Result<BTreeMap<String, Vec<String>>, LoadError> {
         let mut labels = BTreeMap::new();
         let outputs = config.output.iter().enumerate().filter(|(_, output)| !output.label_filename.is_empty());
         for (number, output) in outputs {
-            let refuse =
-                |fault: String| self.origin.error(&format!("output[{number}].label_filename"), fault).to_string();
+            let key = format!("output[{number}].label_filename");
+            let refuse = |fault: String| LoadError::from(self.origin.error(&key, fault));
             let Some(directory) = &self.directory else {
                 return Err(refuse("a model without a directory has no label file".to_owned()));
             };
-            let bytes = configuration::read_limited(&directory.join(&output.label_filename)).map_err(refuse)?;
+            let path = directory.join(&output.label_filename);
+            let bytes = configuration::read_limited(&path).map_err(|fault| refuse(fault.to_string()))?;
             let text = configuration::text_of(bytes);
             if text.lines().nth(MAX_LABELS).is_some() {
                 return Err(refuse(format!("{} has more than {MAX_LABELS} labels", output.label_filename)));

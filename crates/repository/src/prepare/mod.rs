@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use paternoster_config::{
-    ConfigError, CustomPolicies, Origin, SettingError, Settings, check, complete, convert, generate,
+    CustomPolicies, Origin, Settings, check, complete, convert, generate,
     lengths::PreparedLengths,
     model::{Generate, PipelineStep, PolicyName, Text},
     pb::{self, model_config::SchedulingChoice, model_version_policy::PolicyChoice},
@@ -28,10 +28,12 @@ use paternoster_pipeline::{Pipeline, PipelineFault, PipelineOptions};
 
 use self::files::{OPERATORS, operator_names};
 use super::{
-    CellProgram, EngineKind, LoadAttempt, LoadRequest, Loader, Opening, Options, Overrides,
+    CellProgram, EngineKind, LoadAttempt, LoadError, LoadErrorKind, LoadPlace, LoadRequest, Loader, Opening, Options,
+    Overrides,
     configuration::{self, PBTXT, YAML},
     directory::{self, Fingerprint},
     generation, image,
+    load_error::cannot_read,
     rollout::Rollout,
     text::{self, TextModel},
     warmup,
@@ -137,13 +139,12 @@ impl Plan {
         overrides: Overrides,
         given: Option<(Settings, Origin)>,
         completion: Completion,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, LoadError> {
         let is_given = given.is_some();
         let read = match (given, &directory) {
             (Some(given), _) => Some(given),
             (None, Some(directory)) => {
-                configuration::read(directory, completion.config_name.as_deref(), &completion.custom_policies)
-                    .map_err(|fault| fault.to_string())?
+                configuration::read(directory, completion.config_name.as_deref(), &completion.custom_policies)?
             }
             (None, None) => None,
         };
@@ -156,15 +157,17 @@ impl Plan {
             Some(read) => read,
             None if laid_out.is_some() => {
                 let settings = yaml::parse("completed from the files of Hugging Face", b"{}");
-                settings.map_err(|fault| fault.to_string())?
+                settings?
             }
             None if completion.auto_complete => (Settings::default(), Origin::new("completed from the graph")),
-            None => return Err(format!("no {PBTXT} or {YAML}, and auto-completion is disabled")),
+            None => {
+                return Err(LoadError::settings(format!("no {PBTXT} or {YAML}, and auto-completion is disabled")));
+            }
         };
-        check::supported(&settings.config, name, &origin).map_err(|fault| fault.to_string())?;
+        check::supported(&settings.config, name, &origin)?;
         if is_given && !operator_names(&settings.config).is_empty() {
             let message = "a load request cannot name a library of operators, which would run in the server";
-            return Err(origin.error(OPERATORS, message).to_string());
+            return Err(origin.error(OPERATORS, message).into());
         }
         let mut hints = check::hints(&settings.config);
         if check::has_cache(&settings.config) && !completion.has_cache {
@@ -173,14 +176,13 @@ impl Plan {
         let models = pipeline::models(&settings);
         if pipeline::is_pipeline(&settings) {
             // Completion adds instances, which a pipeline may not have.
-            pipeline::check(&settings, &origin).map_err(|fault| fault.to_string())?;
+            pipeline::check(&settings, &origin)?;
         }
         complete::defaults(&mut settings, name);
         complete::kinds(&mut settings.config, completion.has_cards);
         let mut available = match (overrides.versions(), &directory) {
             (Some(versions), _) => versions,
-            (None, Some(directory)) => directory::versions(directory)
-                .map_err(|fault| format!("cannot read {}: {fault}", directory.display()))?,
+            (None, Some(directory)) => directory::versions(directory).map_err(cannot_read(directory))?,
             (None, None) => Vec::new(),
         };
         if let Some(program) = &laid_out {
@@ -199,7 +201,7 @@ impl Plan {
         let text = match (&settings.own.text, &directory) {
             (Some(section), Some(directory)) => Some(Arc::new(TextModel::read(directory, section)?)),
             (Some(_), None) => {
-                return Err(origin.error("text", "a model without a directory has no tokenizer").to_string());
+                return Err(origin.error("text", "a model without a directory has no tokenizer").into());
             }
             (None, _) => None,
         };
@@ -210,7 +212,7 @@ impl Plan {
         let versions = pick(&settings.config, &available);
         if versions.is_empty() {
             let place = directory.as_ref().map_or_else(String::new, |path| format!(" in {}", path.display()));
-            return Err(match available.as_slice() {
+            return Err(LoadError::files(match available.as_slice() {
                 [] => {
                     let found = directory.as_deref().and_then(|directory| {
                         configuration::misplaced(directory).or_else(|| configuration::misnamed(directory))
@@ -219,9 +221,9 @@ impl Plan {
                     format!("no version directory (a number above 0){place}{found}")
                 }
                 found => format!("the version policy picks none of the versions {found:?}{place}"),
-            });
+            }));
         }
-        let rollout = Rollout::read(&settings, &versions, &origin).map_err(|fault| fault.to_string())?;
+        let rollout = Rollout::read(&settings, &versions, &origin)?;
         if overrides.versions().is_some() {
             // Versions that files replace still exist on disk, so the index must not show them as gone.
             let on_disk = directory.as_deref().map(directory::versions);
@@ -255,29 +257,32 @@ impl Plan {
         version: i64,
         options: PipelineOptions,
         why_unserved: impl Fn(&str) -> Option<String>,
-    ) -> Result<PlannedPipeline, String> {
+    ) -> Result<PlannedPipeline, LoadError> {
         let Self { settings, origin, .. } = self;
-        let refusal = |fault: ConfigError| fault.to_string();
-        check::pipeline(settings, origin).map_err(refusal)?;
+        check::pipeline(settings, origin)?;
         let labels = self.labels(&settings.config)?;
-        let spec = convert::spec(settings, version, &labels, origin).map_err(refusal)?;
+        let spec = convert::spec(settings, version, &labels, origin)?;
         let built_in = |step: &PipelineStep| match (step, &self.directory) {
-            (PipelineStep::Image(step), _) => image::built_in(step).map_err(SettingError::from),
-            (_, Some(directory)) => text::built_in(directory, step).map_err(SettingError::from),
+            (PipelineStep::Image(step), _) => image::built_in(step),
+            (_, Some(directory)) => text::built_in(directory, step),
             (_, None) => Err("a model without a directory has no tokenizer".into()),
         };
-        let graph = pipeline::read(settings, origin, &built_in).map_err(refusal)?;
+        let graph = pipeline::read(settings, origin, &built_in)?;
         let pipeline = Pipeline::new(spec, graph, options).map_err(|fault| {
             let why = match &fault {
                 PipelineFault::Model { model, .. } => why_unserved(model),
                 _ => None,
             };
             let reason = why.map_or_else(|| fault.to_string(), |why| format!("{fault}: {why}"));
-            pipeline::at_step(settings, fault.step(), &reason, origin).to_string()
+            let kind = match fault {
+                PipelineFault::Model { .. } => LoadErrorKind::Dependency,
+                _ => LoadErrorKind::Settings,
+            };
+            LoadError::new(kind, pipeline::at_step(settings, fault.step(), &reason, origin))
         })?;
         let mut config = settings.shown();
         if pipeline.spec().decoupled {
-            check::no_cache(&settings.config, "a decoupled model", origin).map_err(refusal)?;
+            check::no_cache(&settings.config, "a decoupled model", origin)?;
             config.model_transaction_policy = Some(pb::ModelTransactionPolicy { decoupled: true });
         }
         Ok(PlannedPipeline { pipeline: Arc::new(pipeline), config: Arc::new(config) })
@@ -328,11 +333,11 @@ impl Plan {
         version: i64,
         loader: &dyn Loader,
         attempt: &LoadAttempt,
-    ) -> Result<LoadRequest, String> {
+    ) -> Result<LoadRequest, LoadError> {
         let mut settings = self.settings.clone();
         let config = &settings.config;
         let repeat = config.backend == REPEAT;
-        let (engine, precision) = placement::engine(&settings, &self.origin).map_err(|fault| fault.to_string())?;
+        let (engine, precision) = placement::engine(&settings, &self.origin)?;
         let has_cells = settings.names_cells();
         let filename = &config.default_model_filename;
         let origin = &self.origin;
@@ -347,11 +352,11 @@ impl Plan {
         let mut signature =
             if repeat || has_cells { None } else { Some(loader.signature(&whole.file, whole.bytes.as_ref())?) };
         if let Some(signature) = signature.as_mut().filter(|_| whole.takes_texts) {
-            let refused = |reason| format!("cannot load '{}': {reason}", whole.file.display());
+            let refused = |reason| LoadError::graph(reason).within(LoadPlace::Program(whole.file.clone()));
             decoder::complete_signature(signature).map_err(refused)?;
         }
         if let Some(decoder) = signature.take_if(|_| settings.own.generate.is_some()) {
-            generate::complete(&mut settings, &decoder, &self.origin).map_err(|fault| fault.to_string())?;
+            generate::complete(&mut settings, &decoder, &self.origin)?;
         }
         let mut held = None;
         if let Some(signature) = &mut signature
@@ -360,7 +365,6 @@ impl Plan {
         {
             held = loader.infer_shapes(&whole, signature, attempt)?;
         }
-        let refusal = |fault: ConfigError| fault.to_string();
         // Order matters: checks need the completed configuration, and conversion needs the checked one.
         if let Some(signature) = &signature {
             if self.completion.auto_complete {
@@ -371,7 +375,7 @@ impl Plan {
                     None if !is_complete && runs_over_batch(&whole.read()?) => 0,
                     None => self.completion.default_max_batch_size,
                 };
-                complete::from_graph(&mut settings, signature, default_size, origin).map_err(refusal)?;
+                complete::from_graph(&mut settings, signature, default_size, origin)?;
             }
             if let Some(model) = self.text.as_ref().filter(|_| text::has_mask(&settings.config.input)) {
                 complete::tokens_axis(&mut settings, model.pad_token());
@@ -379,17 +383,17 @@ impl Plan {
             complete::name_axes(&mut settings, signature);
         }
         complete::scheduler(&mut settings);
-        check::consistent(&settings, signature.as_ref(), origin).map_err(refusal)?;
+        check::consistent(&settings, signature.as_ref(), origin)?;
         let (config, own) = (&settings.config, &settings.own);
         let labels = self.labels(config)?;
-        let (mut spec, mut knobs, stages) = convert::model(&settings, version, &labels, origin).map_err(refusal)?;
+        let (mut spec, mut knobs, stages) = convert::model(&settings, version, &labels, origin)?;
         if let Some(signature) = &signature {
             convert::scalars(&mut spec, config, signature);
         }
-        let mut unfold = unfold::read(&settings, origin).map_err(refusal)?;
+        let mut unfold = unfold::read(&settings, origin)?;
         let mut cells = unfold.as_ref().map(|unfold| self.cells(version, unfold)).transpose()?.unwrap_or_default();
         if unfold.is_none() && settings.has_sequences() {
-            unfold = sequences::as_cells(&settings, &self.initial_states(config)?, origin).map_err(refusal)?;
+            unfold = sequences::as_cells(&settings, &self.initial_states(config)?, origin)?;
             if let (Some(unfold), Some(signature)) = (&mut unfold, &signature) {
                 unfold.cells.iter_mut().for_each(|cell| cell.tensors = sequences::tensors(config, signature));
             }
@@ -442,7 +446,7 @@ impl Plan {
         spec: &ModelSpec,
         program: &CellProgram,
         unfolds: bool,
-    ) -> Result<Opening, String> {
+    ) -> Result<Opening, LoadError> {
         let Settings { config, own } = settings;
         if let Some(generation) = generation::generation(own, self.directory.as_deref())? {
             return Ok(Opening::Decoder(generation));
@@ -465,7 +469,7 @@ impl Plan {
         if settings.asks_for_cells() {
             let opening = against.map_or(Ok(Opening::RecurrentLayers), Err);
             let refusal = |what| self.origin.error(POLICY, format!("the policy 'cellular' does not go with {what}"));
-            return opening.map_err(|what| refusal(what).to_string());
+            return opening.map_err(|what| refusal(what).into());
         }
         Ok(match (settings.policy(), &self.settings.config.scheduling_choice) {
             _ if against.is_some() => Opening::Nothing,

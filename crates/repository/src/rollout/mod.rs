@@ -22,7 +22,7 @@ use paternoster_observe::budget::Budget;
 use sha2::{Digest, Sha256};
 
 use self::shadow::Shadow;
-use super::{ModelVersion, Requester};
+use super::{LoadError, ModelVersion, Requester};
 
 /// Largest relative difference that counts as none, unless the configuration says so.
 const DEFAULT_TOLERANCE: f64 = 1e-4;
@@ -120,14 +120,14 @@ impl Rollout {
     ///
     /// # Errors
     /// Replaces that version by the reason if it cannot take the requests of the others.
-    pub(super) fn bind(&self, results: &mut BTreeMap<i64, Result<Arc<ModelVersion>, String>>, room: &Arc<Budget>) {
+    pub(super) fn bind(&self, results: &mut BTreeMap<i64, Result<Arc<ModelVersion>, LoadError>>, room: &Arc<Budget>) {
         let Some(shadow) = &self.shadow else { return };
         let Some(Ok(target)) = results.get(&shadow.version()) else { return };
         let target = Arc::clone(target);
         let others = results.values().filter_map(|result| result.as_ref().ok());
         match others.filter(|other| !Arc::ptr_eq(other, &target)).try_for_each(|other| shadow.fits(&target, other)) {
             Ok(()) => shadow.bind(&target, room),
-            Err(reason) => drop(results.insert(shadow.version(), Err(reason))),
+            Err(error) => drop(results.insert(shadow.version(), Err(error))),
         }
     }
 

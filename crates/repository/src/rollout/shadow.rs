@@ -23,7 +23,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::compare::{Difference, OutputDifference, difference};
-use crate::ModelVersion;
+use crate::{LoadError, ModelVersion};
 
 /// Most requests of a model that are compared at a time, those that wait for the shadow among them. Each keeps its
 /// inputs and both answers.
@@ -123,7 +123,7 @@ impl Shadow {
     ///
     /// # Errors
     /// Returns what differs.
-    pub(super) fn fits(&self, target: &ModelVersion, other: &ModelVersion) -> Result<(), String> {
+    pub(super) fn fits(&self, target: &ModelVersion, other: &ModelVersion) -> Result<(), LoadError> {
         let (target, other) = (target.spec(), other.spec());
         let inputs = |spec: &ModelSpec| -> Vec<String> {
             let inputs = spec.inputs.iter();
@@ -133,16 +133,17 @@ impl Shadow {
         };
         let (here, there) = (inputs(target), inputs(other));
         if here != there {
-            return Err(format!(
+            return Err(LoadError::settings(format!(
                 "rollout.shadow: expected the inputs of version {} ({}), but version {} has {}",
                 other.version,
                 there.join(", "),
                 target.version,
                 here.join(", ")
-            ));
+            )));
         }
         if target.decoupled || other.decoupled {
-            return Err("rollout.shadow: answers of decoupled models are not compared: remove it".to_owned());
+            let message = "rollout.shadow: answers of decoupled models are not compared: remove it";
+            return Err(LoadError::settings(message));
         }
         Ok(())
     }

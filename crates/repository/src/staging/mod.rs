@@ -13,6 +13,8 @@ use paternoster_onnx::{
     infer::infer,
 };
 
+use super::LoadError;
+
 /// Cuts a model as configured. Returns the plan of its stages, and their graphs in order.
 ///
 /// # Errors
@@ -22,7 +24,7 @@ pub fn cut_into_stages(
     model: &Model,
     spec: &ModelSpec,
     request: &StageRequest,
-) -> Result<(StagePlan, Vec<Model>), String> {
+) -> Result<(StagePlan, Vec<Model>), LoadError> {
     let graphs = stage_graphs(model, &request.cuts, &exit_tensors(request))?;
     let symbols = symbols(model, spec);
     // The tensors that each stage leaves for later ones, in the order of its outputs.
@@ -34,7 +36,7 @@ pub fn cut_into_stages(
     let mut stages = Vec::with_capacity(graphs.len());
     for (number, graph) in graphs.iter().enumerate() {
         let inputs = graph.inputs.iter();
-        let inputs = inputs.map(|port| source(spec, &symbols, &left, port)).collect::<Result<_, String>>()?;
+        let inputs = inputs.map(|port| source(spec, &symbols, &left, port)).collect::<Result<_, LoadError>>()?;
         let mut outputs = Vec::with_capacity(graph.outputs.len());
         for port in &graph.outputs {
             sinks(spec, &symbols, &left[number], port, &mut outputs);
@@ -42,7 +44,7 @@ pub fn cut_into_stages(
         // Exits come last, since they may add outputs that no later stage reads.
         let own = request.exits.iter().filter(|exit| usize::from(exit.stage) == number);
         let exits = own.map(|wanted| exit(spec, &symbols, graph, wanted, &mut outputs));
-        let exits = exits.collect::<Result<_, String>>()?;
+        let exits = exits.collect::<Result<_, LoadError>>()?;
         stages.push(StageSpec { inputs, outputs, exits });
     }
     let boundaries = left.iter().take(graphs.len() - 1);
@@ -54,13 +56,13 @@ pub fn cut_into_stages(
 ///
 /// # Errors
 /// Fails if the graph cannot be cut there. The message names alternatives.
-pub(super) fn stage_graphs(model: &Model, cuts: &StageCuts, extra: &[String]) -> Result<Vec<StageGraph>, String> {
+pub(super) fn stage_graphs(model: &Model, cuts: &StageCuts, extra: &[String]) -> Result<Vec<StageGraph>, LoadError> {
     let cuts = match cuts {
         StageCuts::Whole => Cuts::Parts(1),
         StageCuts::Parts(count) => Cuts::Parts(usize::from(*count)),
         StageCuts::At(tensors) => Cuts::At(tensors),
     };
-    cut(model, cuts, extra).map_err(|error| error.to_string())
+    cut(model, cuts, extra).map_err(LoadError::graph)
 }
 
 /// Returns the tensors that exits test or reply with.
@@ -106,15 +108,17 @@ fn source(
     symbols: &Symbols,
     left: &[Vec<&StagePort>],
     port: &StagePort,
-) -> Result<(TensorSpec, InputSource), String> {
+) -> Result<(TensorSpec, InputSource), LoadError> {
     let Some(maker) = port.made_in else {
         let index = spec.input_index(&port.name);
-        let index =
-            index.ok_or_else(|| format!("a stage reads '{}', which is not an input of the model", port.name))?;
+        let index = index.ok_or_else(|| {
+            LoadError::graph(format!("a stage reads '{}', which is not an input of the model", port.name))
+        })?;
         return Ok((spec.inputs[index].clone(), InputSource::Request(index)));
     };
     let tensor = left[maker].iter().position(|other| other.name == port.name);
-    let tensor = tensor.ok_or_else(|| format!("stage {maker} does not leave '{}' for a later one", port.name))?;
+    let tensor = tensor
+        .ok_or_else(|| LoadError::graph(format!("stage {maker} does not leave '{}' for a later one", port.name)))?;
     Ok((tensor_spec(symbols, port), InputSource::Boundary { boundary: number(maker), tensor: number(tensor) }))
 }
 
@@ -139,7 +143,7 @@ fn exit(
     graph: &StageGraph,
     wanted: &ExitRequest,
     outputs: &mut Vec<(TensorSpec, Sink)>,
-) -> Result<Exit, String> {
+) -> Result<Exit, LoadError> {
     let mut made = |tensor: &String| {
         if let Some(at) = outputs.iter().position(|(other, _)| other.name == *tensor) {
             return Ok(at);
@@ -147,20 +151,20 @@ fn exit(
         let port = graph.outputs.iter().find(|port| port.name == *tensor);
         let port = port.ok_or_else(|| {
             let there: Vec<&str> = graph.outputs.iter().map(|port| port.name.as_str()).collect();
-            format!(
+            LoadError::settings(format!(
                 "an exit behind stage {} names '{tensor}', which that stage does not make; it makes {there:?}",
                 wanted.stage
-            )
+            ))
         })?;
         outputs.push((tensor_spec(symbols, port), Sink::Exit));
-        Ok::<usize, String>(outputs.len() - 1)
+        Ok::<_, LoadError>(outputs.len() - 1)
     };
     let value = made(&wanted.value)?;
     let to = match &wanted.to {
         ExitRequestTo::Stage(stage) => ExitTo::Stage(*stage),
         ExitRequestTo::Done(answers) => {
             let answer = |output: &TensorSpec| answers.get(&output.name).map(&mut made).transpose();
-            ExitTo::Done(spec.outputs.iter().map(answer).collect::<Result<_, String>>()?)
+            ExitTo::Done(spec.outputs.iter().map(answer).collect::<Result<_, LoadError>>()?)
         }
     };
     Ok(Exit { value, at_least: wanted.at_least, to })

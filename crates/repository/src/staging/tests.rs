@@ -151,7 +151,7 @@ fn an_exit_that_names_what_its_stage_does_not_make_is_refused_with_what_it_makes
     let (model, spec) = with_heads();
     let refusal = |exit: ExitRequest| {
         let request = at(&["h"], vec![exit]);
-        cut_into_stages(&model, &spec, &request).map(drop).expect_err("it is refused")
+        cut_into_stages(&model, &spec, &request).map(drop).expect_err("it is refused").to_string()
     };
     assert_eq!(
         refusal(exit_to(0, "confidence_2", &[])),

@@ -1,7 +1,6 @@
 //! Small files in one directory: each is replaced as a whole, and ignored unless it is complete.
 
 use std::{
-    fmt,
     fs::{self, DirBuilder, OpenOptions},
     io::{self, ErrorKind, Read, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
@@ -128,33 +127,32 @@ impl Entries {
 }
 
 /// Reads an entry; `None` if there is none.
-fn read<T: DeserializeOwned>(path: &Path, key: &str) -> Result<Option<T>, String> {
-    let text = |fault: &dyn fmt::Display| fault.to_string();
+fn read<T: DeserializeOwned>(path: &Path, key: &str) -> io::Result<Option<T>> {
     // Opening must not block on a pipe without a writer, nor follow a link to another place.
     let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
     let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
         Ok(file) => file,
         Err(fault) if matches!(fault.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
-        Err(fault) => return Err(fault.to_string()),
+        Err(fault) => return Err(fault),
     };
-    let metadata = file.metadata().map_err(|fault| text(&fault))?;
+    let metadata = file.metadata()?;
     if metadata.uid() != rustix::process::geteuid().as_raw() {
-        return Err("it is of another user".to_owned());
+        return Err(io::Error::other("it is of another user"));
     }
     if !metadata.is_file() || metadata.len() > MAX_BYTES {
-        return Err(format!("expected a file of at most {MAX_BYTES} bytes"));
+        return Err(io::Error::other(format!("expected a file of at most {MAX_BYTES} bytes")));
     }
     let mut content = Vec::new();
-    (&file).take(MAX_BYTES).read_to_end(&mut content).map_err(|fault| text(&fault))?;
-    let ending = content.iter().position(|&byte| byte == b'\n').ok_or("it has no header")?;
+    (&file).take(MAX_BYTES).read_to_end(&mut content)?;
+    let ending = content.iter().position(|&byte| byte == b'\n').ok_or_else(|| io::Error::other("it has no header"))?;
     let (line, content) = (&content[..ending], &content[ending + 1..]);
-    let hash = line.strip_prefix(HEADER.as_bytes()).ok_or("it is of another format")?;
+    let hash = line.strip_prefix(HEADER.as_bytes()).ok_or_else(|| io::Error::other("it is of another format"))?;
     if hash != hexadecimal(&Sha256::digest(content)).as_bytes() {
-        return Err("its content does not have the hash in its header".to_owned());
+        return Err(io::Error::other("its content does not have the hash in its header"));
     }
-    let entry: Entry<String, T> = serde_json::from_slice(content).map_err(|fault| text(&fault))?;
+    let entry: Entry<String, T> = serde_json::from_slice(content)?;
     if entry.key != key {
-        return Err("it is of another key than its name says".to_owned());
+        return Err(io::Error::other("it is of another key than its name says"));
     }
     // What is read stays. If that fails, it leaves earlier.
     let _ = file.set_modified(SystemTime::now());

@@ -170,7 +170,7 @@ impl GoogleFile {
             private_key: Option<String>,
             gcs_base_url: Option<String>,
         }
-        let bytes = read_up_to(Path::new(path), MAX_FILE_BYTES).map_err(StoreFault)?;
+        let bytes = read_up_to(Path::new(path), MAX_FILE_BYTES)?;
         let unknown = || StoreFault(format!("'{path}' is not a Google credential: expected JSON with a 'type'"));
         let fields: Fields = serde_json::from_slice(&bytes).map_err(|_| unknown())?;
         let is_service_account =

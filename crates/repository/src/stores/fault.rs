@@ -2,6 +2,8 @@
 
 use std::{error::Error, io};
 
+use crate::LoadError;
+
 /// Longest code or cause that is quoted, in characters; a store may answer anything.
 const MAX_QUOTED_CHARS: usize = 200;
 
@@ -13,6 +15,12 @@ pub(crate) struct StoreFault(pub(super) String);
 impl From<StoreFault> for io::Error {
     fn from(fault: StoreFault) -> Self {
         Self::other(fault)
+    }
+}
+
+impl From<LoadError> for StoreFault {
+    fn from(error: LoadError) -> Self {
+        Self(error.to_string())
     }
 }
 

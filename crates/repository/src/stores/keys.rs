@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::object::Object;
+use super::{fault::StoreFault, object::Object};
 
 /// Longest file name on Linux.
 const MAX_NAME_BYTES: usize = 255;
@@ -19,15 +19,16 @@ pub(super) const MAX_OBJECTS: usize = 10_000;
 ///
 /// # Errors
 /// Returns the first key that cannot be a file, and the reason.
-pub(super) fn check(objects: Vec<Object>) -> Result<Vec<Object>, String> {
+pub(super) fn check(objects: Vec<Object>) -> Result<Vec<Object>, StoreFault> {
     if objects.len() > MAX_OBJECTS {
-        return Err(format!("it has more than {MAX_OBJECTS} objects"));
+        return Err(StoreFault(format!("it has more than {MAX_OBJECTS} objects")));
     }
     let folders: BTreeSet<&str> = objects.iter().flat_map(|object| folders(&object.path)).collect();
     let mut files = BTreeMap::new();
     for object in &objects {
         let path = object.path.as_str();
-        let refuse = |why: &str| Err(format!("the key '{}' cannot be a file: {why}", path.escape_debug()));
+        let message = |why: &str| format!("the key '{}' cannot be a file: {why}", path.escape_debug());
+        let refuse = |why: &str| Err(StoreFault(message(why)));
         if let Some(why) = fault(path) {
             return refuse(why);
         }
@@ -79,7 +80,7 @@ mod tests {
     }
 
     fn refusal(paths: &[&str]) -> String {
-        check(paths.iter().map(|path| object(path, 1)).collect()).unwrap_err()
+        check(paths.iter().map(|path| object(path, 1)).collect()).unwrap_err().to_string()
     }
 
     #[test]
@@ -125,6 +126,6 @@ mod tests {
     #[test]
     fn the_number_of_objects_is_bounded() {
         let objects = (0..=MAX_OBJECTS).map(|number| object(&number.to_string(), 1)).collect();
-        assert!(check(objects).unwrap_err().contains("more than 10000 objects"));
+        assert!(check(objects).unwrap_err().to_string().contains("more than 10000 objects"));
     }
 }

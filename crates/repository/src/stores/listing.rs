@@ -26,7 +26,7 @@ use crate::scan::is_model_name;
 const MAX_OBJECTS: usize = 200_000;
 
 /// The objects of every model in a repository, or why a model cannot be a directory.
-pub(super) type Contents = BTreeMap<String, Result<Vec<Object>, String>>;
+pub(super) type Contents = BTreeMap<String, Result<Vec<Object>, StoreFault>>;
 
 /// A store whose listings come in pages.
 #[async_trait]
@@ -106,7 +106,7 @@ impl Lister<'_> {
                 break;
             }
         }
-        keys::check(objects).map_err(StoreFault)
+        keys::check(objects)
     }
 
     /// Returns the objects of all models, from one listing. A key that cannot be a file only affects its own model.

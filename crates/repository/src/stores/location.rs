@@ -4,6 +4,8 @@ use std::{fmt, path::Path};
 
 use object_store::path::Path as Key;
 
+use crate::StartError;
+
 /// The accepted forms, for errors.
 const FORMS: &str = "s3://bucket/path, s3://host:port/bucket/path, s3://https://host:port/bucket/path, \
                      gs://bucket/path or as://account/container/path";
@@ -47,12 +49,14 @@ impl Location {
     ///
     /// # Errors
     /// Fails if it has none of the accepted forms, which the message lists.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, StartError> {
+        let refused = StartError::Location;
         if text.contains(['@', '?', '#']) {
             // Text before an '@' may be a password, so the location is not quoted.
-            return Err(format!("the location has one of the characters '@', '?' and '#': expected {FORMS}"));
+            let message = format!("the location has one of the characters '@', '?' and '#': expected {FORMS}");
+            return Err(refused(message));
         }
-        let unknown = || format!("'{}' is no location of a repository: expected {FORMS}", text.escape_debug());
+        let unknown = || refused(format!("'{}' is no location of a repository: expected {FORMS}", text.escape_debug()));
         let (scheme, rest) = text.split_once("://").ok_or_else(unknown)?;
         let (service, prefix) = match scheme {
             "s3" => s3(rest),
@@ -61,7 +65,8 @@ impl Location {
             _ => None,
         }
         .ok_or_else(unknown)?;
-        let misshapen = || format!("the path of '{}' has an empty, relative or unprintable part", text.escape_debug());
+        let misshapen =
+            || refused(format!("the path of '{}' has an empty, relative or unprintable part", text.escape_debug()));
         if prefix.starts_with('/') {
             // `Key::parse` would drop the leading slash.
             return Err(misshapen());
@@ -173,11 +178,11 @@ mod tests {
             "https://host/path",
             "://x",
         ] {
-            let reason = Location::parse(text).expect_err(text);
+            let reason = Location::parse(text).expect_err(text).to_string();
             assert!(reason.contains("expected s3://bucket/path, "), "{text}: {reason}");
         }
         for text in ["s3://bucket/a//b", "gs://bucket/../b", "s3://bucket//a", "as://a/b/c\u{1}"] {
-            let reason = Location::parse(text).expect_err(text);
+            let reason = Location::parse(text).expect_err(text).to_string();
             assert!(reason.contains("empty, relative or unprintable part"), "{text}: {reason}");
             assert!(!reason.contains('\u{1}'), "{reason:?}");
         }
@@ -185,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_password_in_a_location_is_refused_and_not_repeated() {
-        let reason = Location::parse("s3://https://me:hunter2@host:9000/bucket").unwrap_err();
+        let reason = Location::parse("s3://https://me:hunter2@host:9000/bucket").unwrap_err().to_string();
         assert!(!reason.contains("hunter2") && reason.contains("'@'"), "{reason}");
     }
 

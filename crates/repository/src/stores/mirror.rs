@@ -216,5 +216,5 @@ fn disk(fault: &io::Error) -> StoreFault {
 
 /// Runs disk work off the threads of the runtime.
 async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, StoreFault> {
-    blocking(work).await.map_err(StoreFault)?.map_err(|fault| disk(&fault))
+    blocking(work).await?.map_err(|fault| disk(&fault))
 }

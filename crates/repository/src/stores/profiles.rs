@@ -98,7 +98,7 @@ impl fmt::Debug for Profile {
 /// Returns the sections of a file; none if the file does not exist.
 fn sections(path: Option<&Path>) -> Result<Sections, StoreFault> {
     let Some(path) = path.filter(|path| path.exists()) else { return Ok(Sections::new()) };
-    let bytes = read_up_to(path, MAX_FILE_BYTES).map_err(StoreFault)?;
+    let bytes = read_up_to(path, MAX_FILE_BYTES)?;
     let text = String::from_utf8(bytes).map_err(|_| StoreFault(format!("{} is not UTF-8", shown(path))))?;
     parse(&text).map_err(|line| {
         // The line itself is not quoted: it may hold a secret.

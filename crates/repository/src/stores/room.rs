@@ -143,5 +143,5 @@ fn copies(root: &Path, served: &HashSet<PathBuf>) -> io::Result<Vec<Copy>> {
 /// Runs disk work off the threads of the runtime.
 async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, StoreFault> {
     let fault = |fault: io::Error| StoreFault(format!("the cache of models cannot be read or written: {fault}"));
-    blocking(work).await.map_err(StoreFault)?.map_err(fault)
+    blocking(work).await?.map_err(fault)
 }

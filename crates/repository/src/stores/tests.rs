@@ -319,7 +319,7 @@ async fn a_key_that_is_a_file_and_a_folder_refuses_its_model_alone() {
     fixture.store.write("models/bad/1/model.onnx", "file").await;
     fixture.store.write("models/bad/1/model.onnx/weights", "in it").await;
     let contents = mirror.contents().await.unwrap();
-    assert!(contents["m"].is_ok() && contents["bad"].as_ref().unwrap_err().contains("'1/model.onnx'"));
+    assert!(contents["m"].is_ok() && contents["bad"].as_ref().unwrap_err().to_string().contains("'1/model.onnx'"));
     let fault = mirror.fetch("bad", &keep_all()).await.unwrap_err().to_string();
     assert!(fault.contains("other keys need a folder of that name"), "{fault}");
 }

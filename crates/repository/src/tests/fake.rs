@@ -23,8 +23,8 @@ use paternoster_onnx::{Port, PortDim, Signature};
 use tempfile::TempDir;
 
 use crate::{
-    ControlMode, IndexEntry, LoadAttempt, LoadRequest, Loader, Options, Overrides, Repository, ResidencyOptions,
-    changes::ChangeDetector, polling,
+    ControlMode, IndexEntry, LoadAttempt, LoadError, LoadRequest, Loader, Options, Overrides, Repository,
+    ResidencyOptions, changes::ChangeDetector, polling,
 };
 
 /// Content of a program file that does not load.
@@ -95,7 +95,7 @@ impl FakeLoader {
         self.released.notify_all();
     }
 
-    fn until_released(&self, name: &str, attempt: Option<&LoadAttempt>) -> Result<(), String> {
+    fn until_released(&self, name: &str, attempt: Option<&LoadAttempt>) -> Result<(), LoadError> {
         let began = Instant::now();
         let attempt = attempt.filter(|_| !self.deaf.lock().iter().any(|deaf| deaf == name));
         let mut held = self.held.lock();
@@ -103,7 +103,7 @@ impl FakeLoader {
             attempt.map_or(Ok(()), LoadAttempt::check)?;
             // A failed test releases nothing, and its runtime waits for this thread.
             if began.elapsed() > Duration::from_secs(120) {
-                return Err("never released".to_owned());
+                return Err(LoadError::internal("never released"));
             }
             self.released.wait_for(&mut held, Duration::from_millis(10));
         }
@@ -120,13 +120,13 @@ impl FakeLoader {
         requests.iter().filter(|request| request.spec.name == name).map(|request| request.spec.version).collect()
     }
 
-    fn program(path: &Path, bytes: Option<&Bytes>) -> Result<String, String> {
+    fn program(path: &Path, bytes: Option<&Bytes>) -> Result<String, LoadError> {
         let text = match bytes {
             Some(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-            None => fs::read_to_string(path).map_err(|fault| fault.to_string())?,
+            None => fs::read_to_string(path).map_err(LoadError::files)?,
         };
         if text == GARBAGE {
-            return Err(format!("{}: protobuf parsing failed", path.display()));
+            return Err(LoadError::graph(format!("{}: protobuf parsing failed", path.display())));
         }
         Ok(text)
     }
@@ -137,7 +137,7 @@ impl Loader for FakeLoader {
         LatencyMetrics { counters: false, histograms: true, ..LatencyMetrics::default() }
     }
 
-    fn load(&self, request: LoadRequest, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, String> {
+    fn load(&self, request: LoadRequest, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError> {
         let key = format!("{} {}", request.spec.name, request.spec.version);
         {
             let mut running = self.running.lock();
@@ -161,7 +161,7 @@ impl Loader for FakeLoader {
         self.advises.load(Ordering::SeqCst) > 0
     }
 
-    fn profile(&self, request: &LoadRequest, is_wanted: &dyn Fn() -> bool) -> Result<bool, String> {
+    fn profile(&self, request: &LoadRequest, is_wanted: &dyn Fn() -> bool) -> Result<bool, LoadError> {
         if self.endless.lock().contains(&request.spec.name) {
             while is_wanted() {
                 std::thread::yield_now();
@@ -174,7 +174,7 @@ impl Loader for FakeLoader {
         Ok(true)
     }
 
-    fn signature(&self, program: &Path, bytes: Option<&Bytes>) -> Result<Signature, String> {
+    fn signature(&self, program: &Path, bytes: Option<&Bytes>) -> Result<Signature, LoadError> {
         Self::program(program, bytes)?;
         let port = |name: &str| Port::tensor(name, DataType::Fp32, &[PortDim::from("batch"), PortDim::from(16)]);
         Ok(Signature { inputs: vec![port("INPUT0")], outputs: vec![port("OUTPUT0")], ..Signature::default() })

@@ -6,6 +6,7 @@ mod section;
 use std::{cell::RefCell, collections::BTreeMap, path::Path, sync::Arc};
 
 use paternoster_config::{
+    SettingError,
     knobs::Whole,
     model::{PipelineStep, PoolStep, Side, Text, TextTask, TokenizeStep},
     model_config::datatype_to_pb,
@@ -22,6 +23,7 @@ use paternoster_text::{
 
 use self::section::{name_of, override_layout, pooling_of, truncate_of};
 use super::{
+    LoadError,
     bounded_file::read_up_to,
     directory::TOKENIZER,
     version::{MULTI_LABEL, PROBLEM_TYPE},
@@ -66,7 +68,7 @@ impl TextModel {
     ///
     /// # Errors
     /// Names the file that is missing or cannot be followed.
-    pub(super) fn read(directory: &Path, section: &Text) -> Result<Self, String> {
+    pub(super) fn read(directory: &Path, section: &Text) -> Result<Self, LoadError> {
         let files = RefCell::default();
         let file = |name: &str| {
             let path = directory.join(name);
@@ -74,9 +76,9 @@ impl TextModel {
                 return Ok(None);
             }
             Vec::push(&mut files.borrow_mut(), name.to_owned());
-            read_up_to(&path, MAX_DESCRIPTION_BYTES).map(Some)
+            read_up_to(&path, MAX_DESCRIPTION_BYTES).map(Some).map_err(|error| error.to_string())
         };
-        let mut layout = hugging_face(&file).map_err(|fault| fault.to_string())?;
+        let mut layout = hugging_face(&file).map_err(LoadError::files)?;
         override_layout(&mut layout, section)?;
         let options = TokenizerOptions {
             max_tokens: layout.max_tokens,
@@ -132,7 +134,7 @@ impl TextModel {
         handle: Arc<ModelHandle>,
         config: &pb::ModelConfig,
         options: PipelineOptions,
-    ) -> Result<(Pipeline, pb::ModelConfig), String> {
+    ) -> Result<(Pipeline, pb::ModelConfig), LoadError> {
         let inner = Arc::clone(handle.spec());
         let Fitted { inputs: ports, states, tokenize } = self.fit(&inner)?;
         let mut steps = vec![
@@ -182,7 +184,7 @@ impl TextModel {
         let names =
             |tensors: &'_ [TensorSpec]| -> Vec<String> { tensors.iter().map(|spec| spec.name.clone()).collect() };
         let (of_inputs, of_outputs) = (names(&inputs), names(&outputs));
-        let graph = PipelineGraph::new(&of_inputs, &of_outputs, steps).map_err(|fault| fault.to_string())?;
+        let graph = PipelineGraph::new(&of_inputs, &of_outputs, steps).map_err(LoadError::graph)?;
         let spec = ModelSpec {
             name: inner.name.clone(),
             version: inner.version,
@@ -193,7 +195,7 @@ impl TextModel {
             decoupled: false,
         };
         let config = self.shown(config, &spec);
-        let pipeline = Pipeline::new(spec, graph, options).map_err(|fault| fault.to_string())?;
+        let pipeline = Pipeline::new(spec, graph, options).map_err(LoadError::graph)?;
         Ok((pipeline, config))
     }
 
@@ -228,37 +230,30 @@ impl TextModel {
     ///
     /// # Errors
     /// If the program has no output for the task, or an input that a tokenizer does not give.
-    fn fit(&self, inner: &ModelSpec) -> Result<Fitted, String> {
+    fn fit(&self, inner: &ModelSpec) -> Result<Fitted, LoadError> {
         if !inner.has_batch_axis() {
-            return Err("a model that takes texts needs a batch axis, and max_batch_size is 0".to_owned());
+            return Err(LoadError::settings("a model that takes texts needs a batch axis, and max_batch_size is 0"));
         }
         let states = self.states_of(inner)?;
         let (name, dims) = (&states.name, &states.dims[..]);
-        match &self.layout.task {
-            TextModelTask::Embed { .. } if !matches!(dims, [_] | [_, _]) => {
-                return Err(format!(
-                    "expected the states of tokens or a vector in output '{name}', but its dims are {dims:?}"
-                ));
-            }
+        let expected = match &self.layout.task {
+            TextModelTask::Embed { .. } if !matches!(dims, [_] | [_, _]) => "the states of tokens or a vector",
             TextModelTask::Embed { .. } if !is_float(states.datatype) => {
-                return Err(format!("expected floats in output '{name}', but found {}", states.datatype));
+                let message = format!("expected floats in output '{name}', but found {}", states.datatype);
+                return Err(LoadError::graph(message));
             }
-            TextModelTask::Classify { .. } if dims.len() != 1 => {
-                return Err(format!("expected classes of a text in output '{name}', but its dims are {dims:?}"));
-            }
-            TextModelTask::ClassifyTokens { .. } if dims.len() != 2 => {
-                return Err(format!("expected classes of each token in output '{name}', but its dims are {dims:?}"));
-            }
-            _ => {}
-        }
-        Ok(Fitted { inputs: ports_of(inner)?, tokenize: self.tokenize(inner)?, states })
+            TextModelTask::Classify { .. } if dims.len() != 1 => "classes of a text",
+            TextModelTask::ClassifyTokens { .. } if dims.len() != 2 => "classes of each token",
+            _ => return Ok(Fitted { inputs: ports_of(inner)?, tokenize: self.tokenize(inner)?, states }),
+        };
+        Err(LoadError::graph(format!("expected {expected} in output '{name}', but its dims are {dims:?}")))
     }
 
     /// Returns the section of the configuration that says the same as the files, for a program.
     ///
     /// # Errors
     /// As [`Self::around`].
-    pub(super) fn section(&self, inner: &ModelSpec) -> Result<Text, String> {
+    pub(super) fn section(&self, inner: &ModelSpec) -> Result<Text, LoadError> {
         let TextModelLayout { task, max_tokens, truncate, prompts, default_prompt, .. } = &self.layout;
         let states = self.fit(inner)?.states;
         let (task, pooling, normalize) = match task {
@@ -285,19 +280,19 @@ impl TextModel {
         })
     }
 
-    fn tokenize(&self, inner: &ModelSpec) -> Result<Arc<Tokenize>, String> {
+    fn tokenize(&self, inner: &ModelSpec) -> Result<Arc<Tokenize>, LoadError> {
         let ids = inner.inputs.iter().find(|spec| tensor_of(&spec.name) == Some(output::IDS));
-        let ids = ids.ok_or_else(|| "the program has no input 'input_ids'".to_owned())?;
+        let ids = ids.ok_or_else(|| LoadError::graph("the program has no input 'input_ids'"))?;
         let options = TokenizeOptions {
             int32: ids.datatype == DataType::Int32,
             prompts: self.layout.prompts.clone(),
             default_prompt: self.layout.default_prompt.clone(),
         };
-        Tokenize::new(Arc::clone(&self.tokenizer), options).map(Arc::new)
+        Tokenize::new(Arc::clone(&self.tokenizer), options).map(Arc::new).map_err(LoadError::settings)
     }
 
     /// Returns the output of the program that the task needs.
-    fn states_of(&self, inner: &ModelSpec) -> Result<TensorSpec, String> {
+    fn states_of(&self, inner: &ModelSpec) -> Result<TensorSpec, LoadError> {
         let usual: &[&str] = match self.layout.task {
             TextModelTask::Embed { .. } => &["sentence_embedding", TOKEN_STATES[0], TOKEN_STATES[1]],
             TextModelTask::Classify { .. } | TextModelTask::ClassifyTokens { .. } => &[text::LOGITS],
@@ -308,20 +303,20 @@ impl TextModel {
             None => {
                 let found = usual.iter().find_map(|name| inner.outputs.iter().find(|spec| spec.name == *name));
                 if let (None, Some(architecture)) = (found, &self.layout.other_architecture) {
-                    return Err(format!(
+                    return Err(LoadError::graph(format!(
                         "the architecture '{architecture}' in config.json is neither for vectors nor for classes, and \
                          the program has no output '{}'; its outputs are {}; if it is for either, name its task and \
                          its output in the section text of model.yaml",
                         usual.join("' or '"),
                         names.join(", ")
-                    ));
+                    )));
                 }
                 found.or(inner.outputs.first())
             }
         };
         let missing = || {
             let wanted = self.output.as_deref().unwrap_or("states");
-            format!("the program has no output '{wanted}'; its outputs are {}", names.join(", "))
+            LoadError::graph(format!("the program has no output '{wanted}'; its outputs are {}", names.join(", ")))
         };
         named.cloned().ok_or_else(missing)
     }
@@ -331,13 +326,15 @@ impl TextModel {
 ///
 /// # Errors
 /// Names the file that is missing or cannot be used.
-pub(super) fn built_in(directory: &Path, step: &PipelineStep) -> Result<Arc<dyn BuiltIn>, String> {
+pub(super) fn built_in(directory: &Path, step: &PipelineStep) -> Result<Arc<dyn BuiltIn>, SettingError> {
     match step {
-        PipelineStep::Model(_) | PipelineStep::Image(_) => Err(format!("'{}' is no step for texts", step.kind())),
+        PipelineStep::Model(_) | PipelineStep::Image(_) => {
+            Err(format!("'{}' is no step for texts", step.kind()).into())
+        }
         PipelineStep::Pool(PoolStep { pooling, normalize, dtype, .. }) => {
             let datatype = dtype.map_or(DataType::Fp32, |dtype| dtype.0.0);
             if !is_float(datatype) {
-                return Err(format!("expected a datatype of floats, but found {datatype}"));
+                return Err(format!("expected a datatype of floats, but found {datatype}").into());
             }
             let pooling = pooling.map_or(Pooling::Mean, pooling_of);
             Ok(Arc::new(PoolingStep::new(PoolingOptions { pooling, normalize: normalize.unwrap_or(false), datatype })))
@@ -360,7 +357,8 @@ pub(super) fn built_in(directory: &Path, step: &PipelineStep) -> Result<Arc<dyn 
                 offsets: outputs.0.keys().any(|name| name.0 == text::OFFSETS),
                 lowercase: false,
             };
-            let tokenizer = self::tokenizer(directory, tokenizer.as_ref(), options)?;
+            let tokenizer = self::tokenizer(directory, tokenizer.as_ref(), options);
+            let tokenizer = tokenizer.map_err(|error| error.to_string())?;
             let prompts = prompts.iter().flatten().map(|(name, prompt)| (name.0.clone(), prompt.clone())).collect();
             let default_prompt = default_prompt.as_ref().map(|name| name.0.clone());
             let options = TokenizeOptions { int32: int32.unwrap_or(false), prompts, default_prompt };
@@ -373,14 +371,17 @@ fn tokenizer(
     directory: &Path,
     name: Option<&NonEmptyText>,
     options: TokenizerOptions,
-) -> Result<Arc<TextTokenizer>, String> {
+) -> Result<Arc<TextTokenizer>, LoadError> {
     let name = name.map_or(TOKENIZER, |name| &name.0);
     if !stays_inside(name) {
-        return Err(format!("expected a file in the model's directory, but found '{name}'"));
+        let message = format!("expected a file in the model's directory, but found '{name}'");
+        return Err(LoadError::settings(message));
     }
     let path = directory.join(name);
-    let json = read_up_to(&path, MAX_TOKENIZER_BYTES).map_err(|fault| format!("there is no tokenizer: {fault}"))?;
-    let tokenizer = TextTokenizer::read(&json, options).map_err(|fault| format!("{}: {fault}", path.display()))?;
+    let json = read_up_to(&path, MAX_TOKENIZER_BYTES)
+        .map_err(|error| LoadError::files(format!("there is no tokenizer: {error}")))?;
+    let tokenizer = TextTokenizer::read(&json, options)
+        .map_err(|error| LoadError::files(format!("{}: {error}", path.display())))?;
     Ok(Arc::new(tokenizer))
 }
 
@@ -399,7 +400,7 @@ pub(super) fn has_mask(inputs: &[pb::ModelInput]) -> bool {
     inputs.iter().any(|input| tensor_of(&input.name) == Some(output::MASK))
 }
 
-fn ports_of(inner: &ModelSpec) -> Result<Vec<PortBinding>, String> {
+fn ports_of(inner: &ModelSpec) -> Result<Vec<PortBinding>, LoadError> {
     let mut ports = Vec::with_capacity(inner.inputs.len());
     for spec in &inner.inputs {
         match tensor_of(&spec.name) {
@@ -407,10 +408,10 @@ fn ports_of(inner: &ModelSpec) -> Result<Vec<PortBinding>, String> {
             None if spec.optional => {}
             None => {
                 let name = &spec.name;
-                return Err(format!(
+                return Err(LoadError::graph(format!(
                     "the program's input '{name}' is none that a tokenizer gives; expected input_ids, attention_mask, \
                      token_type_ids, position_ids and past_key_values.*, each of a decoder's shape"
-                ));
+                )));
             }
         }
     }

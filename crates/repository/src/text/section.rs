@@ -3,8 +3,10 @@
 use paternoster_config::model::{PoolingName, Side, Text, TextTask};
 use paternoster_text::{Pooling, TextModelLayout, TextModelTask, Truncate};
 
+use crate::LoadError;
+
 /// Puts what the configuration says in place of what the files say.
-pub(super) fn override_layout(layout: &mut TextModelLayout, section: &Text) -> Result<(), String> {
+pub(super) fn override_layout(layout: &mut TextModelLayout, section: &Text) -> Result<(), LoadError> {
     let (mut labels, mut given) = (Vec::new(), (Pooling::Mean, false));
     let multi_label = matches!(layout.task, TextModelTask::Classify { multi_label: true, .. });
     match &layout.task {
@@ -29,16 +31,16 @@ pub(super) fn override_layout(layout: &mut TextModelLayout, section: &Text) -> R
         }
         TextModelTask::Classify { .. } | TextModelTask::ClassifyTokens { .. } => {
             if section.pooling.is_some() || section.normalize.is_some() {
-                return Err("text: pooling and normalize go with the task embed".to_owned());
+                return Err(LoadError::settings("text: pooling and normalize go with the task embed"));
             }
         }
     }
     if let Some(tokens) = section.max_tokens {
         let tokens = tokens.0 as usize;
         if let Some(positions) = layout.positions.filter(|&positions| tokens > positions) {
-            return Err(format!(
+            return Err(LoadError::settings(format!(
                 "text.max_tokens: expected at most {positions}, for which the model has positions, but found {tokens}"
-            ));
+            )));
         }
         layout.max_tokens = tokens;
     }
@@ -51,7 +53,7 @@ pub(super) fn override_layout(layout: &mut TextModelLayout, section: &Text) -> R
     }
     if let Some(name) = &section.default_prompt {
         if !layout.prompts.contains_key(&name.0) {
-            return Err(format!("text.default_prompt: there is no prompt '{}'", name.0));
+            return Err(LoadError::settings(format!("text.default_prompt: there is no prompt '{}'", name.0)));
         }
         layout.default_prompt = Some(name.0.clone());
     }

@@ -8,7 +8,9 @@ use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution,
 use paternoster_executor::{ModelHandle, Pool};
 use paternoster_model::{DataType, Dims};
 use paternoster_onnx::{Port, PortDim, Signature};
-use paternoster_repository::{ControlMode, LoadAttempt, LoadRequest, Loader, Options, Repository};
+use paternoster_repository::{
+    ControlMode, LoadAttempt, LoadError, LoadErrorKind, LoadRequest, Loader, Options, Repository,
+};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
@@ -109,10 +111,10 @@ struct TestLoader {
 }
 
 impl Loader for TestLoader {
-    fn load(&self, request: LoadRequest, _: &LoadAttempt) -> Result<Arc<ModelHandle>, String> {
+    fn load(&self, request: LoadRequest, _: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError> {
         let gate = (self.began.clone(), self.go_on.clone());
         let program: Arc<dyn Program> = match request.spec.name.as_str() {
-            "broken" => return Err("the program is broken".to_owned()),
+            "broken" => return Err(LoadError::new(LoadErrorKind::Engine, "the program is broken")),
             "repeat" => Arc::new(Repeat { decoupled: true }),
             "gated" => Arc::new(Identity { gate: Some(gate) }),
             _ => Arc::new(Identity { gate: None }),
@@ -120,7 +122,7 @@ impl Loader for TestLoader {
         Ok(Arc::new(self.pool.bring_up(request.spec, request.knobs, program).expect("the CPU has room")))
     }
 
-    fn signature(&self, _program: &Path, _bytes: Option<&Bytes>) -> Result<Signature, String> {
+    fn signature(&self, _program: &Path, _bytes: Option<&Bytes>) -> Result<Signature, LoadError> {
         let port = |name: &str| Port::tensor(name, DataType::Fp32, &[PortDim::Unknown, PortDim::Unknown]);
         Ok(Signature { inputs: vec![port("INPUT0")], outputs: vec![port("OUTPUT0")], ..Signature::default() })
     }
