@@ -30,7 +30,7 @@ struct Add {
 
 impl Program for Add {
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError("one input".to_owned())) };
+        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError::new("one input")) };
         let mut made = data.to_vec();
         self.add(&mut made);
         let output = BatchOutput { shape: Dims::from_slice(shape), data: Bytes::from(made) };

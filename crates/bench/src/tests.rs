@@ -44,13 +44,13 @@ impl Program for Double {
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
         let _open = self.gate.read();
         self.rows.fetch_add(batch.rows as usize, Ordering::SeqCst);
-        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError("one input".to_owned())) };
+        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError::new("one input")) };
         let doubled = data.as_chunks().0.iter().map(|&bytes| 2.0 * f32::from_le_bytes(bytes));
         let mut values: Vec<f32> = doubled.collect();
         match self.manner.load(Ordering::SeqCst) {
             WRONG => values[0] += 0.01,
             NOT_A_NUMBER => values[0] = f32::NAN,
-            FAILS => return Err(EngineError("out of order".to_owned())),
+            FAILS => return Err(EngineError::new("out of order")),
             _ => {}
         }
         let data = Bytes::from(values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>());

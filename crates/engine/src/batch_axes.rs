@@ -103,7 +103,7 @@ impl<'a> Moved<'a> {
             }
             (BatchInput::Strings { .. }, TensorBatch::Axis(axis)) => {
                 let name = &port.name;
-                return Err(EngineError(format!(
+                return Err(EngineError::new(format!(
                     "input '{name}' is BYTES and has its batch on axis {axis}, expected axis 0"
                 )));
             }
@@ -151,7 +151,7 @@ impl Port {
         let BatchOutput { shape, data } = output;
         let refused = |expected: &str| {
             let name = &self.name;
-            Err(EngineError(format!("output '{name}' has the shape {:?}, expected {expected}", shape.as_slice())))
+            Err(EngineError::new(format!("output '{name}' has the shape {:?}, expected {expected}", shape.as_slice())))
         };
         match self.batch {
             TensorBatch::Axis(0) => Ok(BatchOutput { shape, data }),
@@ -314,6 +314,6 @@ mod tests {
         let inputs = [BatchInput::Dense { shape: &[2, 1], data: &[7, 7] }];
         let refusal = run(&[&[]], vec![spec(&[1], TensorBatch::None)], 2, &inputs).expect_err("whose row is it?");
         let expected = "output 't' has the shape [], expected a batch, since the run has several rows";
-        assert_eq!(refusal, EngineError(expected.to_owned()));
+        assert_eq!(refusal, EngineError::new(expected.to_owned()));
     }
 }

@@ -115,8 +115,8 @@ impl Engines {
     /// Returns the reason if it is missing.
     pub fn runtime(&self) -> Result<&Runtime, EngineError> {
         match &self.onnxruntime {
-            Some(runtime) => runtime.as_ref().map_err(|error| EngineError(error.to_string())),
-            None => Err(EngineError("ONNX Runtime was not loaded".to_owned())),
+            Some(runtime) => runtime.as_ref().map_err(|error| EngineError::missing(error.to_string())),
+            None => Err(EngineError::missing("ONNX Runtime was not loaded")),
         }
     }
 }

@@ -31,7 +31,8 @@ pub use engines::{Engines, OnnxEngine};
 pub use library::{EngineLibrary, LibraryError};
 pub use precision::Precision;
 pub use program::{
-    Batch, BatchInput, BatchOutput, EngineError, Execution, Program, ProgramPort, RowDelay, RowFailure, TensorBatch,
+    Batch, BatchInput, BatchOutput, EngineError, EngineErrorKind, Execution, Program, ProgramPort, RowDelay,
+    RowFailure, TensorBatch,
 };
 pub use repeat::{Repeat, RepeatElements};
 pub use stop::StopSignal;

@@ -101,14 +101,67 @@ pub struct BatchOutput {
     pub data: Bytes,
 }
 
+/// What kind of fault an engine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineErrorKind {
+    /// The engine's library is missing or cannot be used.
+    Missing,
+    /// There is too little memory.
+    Memory,
+    /// An output has another shape than the memory provided for it, or than the graph declares.
+    OtherShape,
+    /// The run was asked to stop.
+    Stopped,
+    /// The engine rejects the program or its inputs, or a run failed.
+    Failed,
+}
+
 /// Why a program could not be compiled or run.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0}")]
-pub struct EngineError(pub String);
+#[error("{message}")]
+pub struct EngineError {
+    /// What kind of fault it is.
+    pub kind: EngineErrorKind,
+    /// The reason.
+    pub message: String,
+}
+
+impl EngineError {
+    /// Creates the error of a program that is rejected, or of a run that failed.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { kind: EngineErrorKind::Failed, message: message.into() }
+    }
+
+    pub(crate) fn missing(message: impl Into<String>) -> Self {
+        Self { kind: EngineErrorKind::Missing, message: message.into() }
+    }
+
+    /// Creates an error from the text of an engine. Its kind follows from the text alone: the engines have codes for
+    /// none of [`WORDS`].
+    pub(crate) fn of_engine(text: String) -> Self {
+        let words = WORDS.iter().find(|(words, _)| text.contains(words));
+        Self { kind: words.map_or(EngineErrorKind::Failed, |(_, kind)| *kind), message: text }
+    }
+}
+
+/// Parts of the engines' texts that tell the kind of an error.
+const WORDS: [(&str, EngineErrorKind); 8] = [
+    // ONNX Runtime, in newer and older releases. When it allocates the output itself, it only logs a warning.
+    ("OrtValue shape verification failed", EngineErrorKind::OtherShape),
+    ("OrtValue provided for output", EngineErrorKind::OtherShape),
+    ("Got invalid dimensions for output", EngineErrorKind::OtherShape),
+    // OpenVINO.
+    ("Could set new shape", EngineErrorKind::OtherShape),
+    ("Can't set the output tensor", EngineErrorKind::OtherShape),
+    ("Can not clone with new dims", EngineErrorKind::OtherShape),
+    // Either of them.
+    ("bad_alloc", EngineErrorKind::Memory),
+    ("Failed to allocate", EngineErrorKind::Memory),
+];
 
 impl From<NoMemory> for EngineError {
     fn from(error: NoMemory) -> Self {
-        Self(error.to_string())
+        Self { kind: EngineErrorKind::Memory, message: error.to_string() }
     }
 }
 
@@ -164,7 +217,7 @@ pub trait Program: Send + Sync {
             let Some(memory) = given else { continue };
             if output.data.len() != memory.len() {
                 let (has, expected) = (output.data.len(), memory.len());
-                return Err(EngineError(format!("output {index} has {has} bytes, expected {expected}")));
+                return Err(EngineError::new(format!("output {index} has {has} bytes, expected {expected}")));
             }
             memory.copy_from_slice(&output.data);
             output.data = Bytes::new();
@@ -249,6 +302,18 @@ mod tests {
     #[test]
     fn memory_of_another_size_is_refused() {
         let error = run_into(&mut [0; 4]).expect_err("three bytes do not fill four");
-        assert_eq!(error, EngineError("output 0 has 3 bytes, expected 4".to_owned()));
+        assert_eq!(error, EngineError::new("output 0 has 3 bytes, expected 4"));
+    }
+
+    #[test]
+    fn kinds_are_recognised_by_the_words_of_the_engines() {
+        for text in ["onnx runtime error: std::bad_alloc", "Failed to allocate memory for requested buffer of size 9"] {
+            let error = EngineError::of_engine(text.to_owned());
+            assert_eq!((error.kind, error.to_string().as_str()), (EngineErrorKind::Memory, text));
+        }
+        let shape = "openvino error: Can not clone with new dims. Descriptor's shape: {1,3} is incompatible";
+        assert_eq!(EngineError::of_engine(shape.to_owned()).kind, EngineErrorKind::OtherShape);
+        assert_eq!(EngineError::of_engine("no such operator".to_owned()).kind, EngineErrorKind::Failed);
+        assert_eq!(EngineError::from(NoMemory { len_bytes: 9 }).kind, EngineErrorKind::Memory);
     }
 }

@@ -12,7 +12,7 @@ use ort::session::RunOptions;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::EngineError;
+use super::{EngineError, EngineErrorKind};
 
 /// A run, or a wait for one, that another thread can end.
 pub(super) trait Interrupt: Send + Sync {
@@ -91,7 +91,7 @@ impl StopSignal {
 
     /// Returns the error of a run that a signal stopped.
     pub(super) fn stopped() -> EngineError {
-        EngineError("the run was asked to stop".to_owned())
+        EngineError { kind: EngineErrorKind::Stopped, message: "the run was asked to stop".to_owned() }
     }
 
     /// Returns options for ONNX Runtime runs that stop with this signal.
@@ -102,7 +102,7 @@ impl StopSignal {
         if let Some(options) = self.options.get() {
             return Ok(options);
         }
-        let refused = |error: ort::Error| EngineError(format!("onnx runtime error: {}", error.message()));
+        let refused = |error: ort::Error| EngineError::of_engine(format!("onnx runtime error: {}", error.message()));
         let _running = self.running.lock();
         let options = RunOptions::new().map_err(refused)?;
         if self.is_raised() {

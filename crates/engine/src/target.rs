@@ -43,7 +43,7 @@ impl<'a> Target<'a> {
                 let len_bytes = element_count(shape).and_then(|count| count.checked_mul(size));
                 let most = batch.buffers.max_output_bytes();
                 let len_bytes = len_bytes.filter(|len_bytes| *len_bytes <= most).ok_or_else(|| {
-                    EngineError(format!("output '{name}' of the shape {shape:?} takes more than {most} bytes"))
+                    EngineError::new(format!("output '{name}' of the shape {shape:?} takes more than {most} bytes"))
                 })?;
                 Some((shape.clone(), len_bytes))
             }
@@ -53,7 +53,7 @@ impl<'a> Target<'a> {
             && sized.as_ref().is_none_or(|(_, len_bytes)| memory.len() != *len_bytes)
         {
             let has = memory.len();
-            return Err(EngineError(format!("{has} bytes are given for output '{name}' of the shape {shape:?}")));
+            return Err(EngineError::new(format!("{has} bytes are given for output '{name}' of the shape {shape:?}")));
         }
         Ok(match (sized, given) {
             (Some((shape, 1..)), Some(memory)) if in_place.is_proven() => {
@@ -62,7 +62,7 @@ impl<'a> Target<'a> {
             }
             (Some((shape, len_bytes @ 1..)), None) if in_place.is_proven() => {
                 let memory = BufferPool::take_cleared(batch.buffers, len_bytes)
-                    .map_err(|error| EngineError(format!("output '{name}' of the shape {shape:?}: {error}")))?;
+                    .map_err(|error| EngineError::new(format!("output '{name}' of the shape {shape:?}: {error}")))?;
                 Self::Ours(shape, memory)
             }
             (sized, copied_to) => Self::Engine { expected: sized.map(|(shape, _)| shape), copied_to },
@@ -91,7 +91,7 @@ pub(super) fn handed_on(
     if let Some(memory) = copied_to {
         if expected != Some(&output.shape) || memory.len() != output.data.len() {
             let (shape, expected) = (&output.shape, expected.map(Dims::as_slice).unwrap_or_default());
-            return Err(EngineError(format!("output '{name}' has the shape {shape:?}, expected {expected:?}")));
+            return Err(EngineError::new(format!("output '{name}' has the shape {shape:?}, expected {expected:?}")));
         }
         memory.copy_from_slice(&output.data);
         output.data = Bytes::new();
@@ -180,7 +180,7 @@ mod tests {
         let mut memory = [7; 3];
         let expected = Dims::from_slice(&[3]);
         let error = handed_on("y", output(&[2], &[1, 2]), Some(&expected), Some(&mut memory)).expect_err("two bytes");
-        assert_eq!(error.0, "output 'y' has the shape [2], expected [3]");
+        assert_eq!(error.message, "output 'y' has the shape [2], expected [3]");
         let written = handed_on("y", output(&[3], &[1, 2, 3]), Some(&expected), Some(&mut memory)).expect("three");
         assert!(written.data.is_empty(), "the memory has it");
         assert_eq!(memory, [1, 2, 3]);

@@ -28,7 +28,7 @@ struct Plus(f32);
 impl Program for Plus {
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
         let Some(BatchInput::Dense { shape, data }) = batch.inputs.first() else {
-            return Err(EngineError("expected a dense input".to_owned()));
+            return Err(EngineError::new("expected a dense input"));
         };
         let values = data.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes) + self.0);
         let data: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();

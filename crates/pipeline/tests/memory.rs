@@ -85,7 +85,7 @@ enum Model {
 impl Program for Model {
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
         let Some(BatchInput::Dense { shape, data }) = batch.inputs.first() else {
-            return Err(EngineError("expected a dense input".to_owned()));
+            return Err(EngineError::new("expected a dense input"));
         };
         let mut shape = Dims::from_slice(shape);
         let data = match self {

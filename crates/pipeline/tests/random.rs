@@ -91,14 +91,14 @@ impl Program for Elementwise {
         let mut columns: Vec<Vec<f32>> = Vec::new();
         let mut shape = Dims::new();
         for input in batch.inputs {
-            let BatchInput::Dense { shape: dims, data } = input else { return Err(EngineError("dense".to_owned())) };
+            let BatchInput::Dense { shape: dims, data } = input else { return Err(EngineError::new("dense")) };
             shape = Dims::from_slice(dims);
             columns.push(data.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect());
         }
         let mut data = Vec::new();
         for place in 0..columns[0].len() {
             let inputs: Vec<f32> = columns.iter().map(|column| column[place]).collect();
-            let value = self.0.of(&inputs).ok_or_else(|| EngineError("a poisoned row".to_owned()))?;
+            let value = self.0.of(&inputs).ok_or_else(|| EngineError::new("a poisoned row"))?;
             data.extend_from_slice(&value.to_le_bytes());
         }
         Ok(Execution { outputs: vec![BatchOutput { shape, data: Bytes::from(data) }], ..Execution::default() })

@@ -8,7 +8,8 @@
 //! version, and `serving` the snapshot of it that requests read. Where requests load models, `control` unloads others
 //! for them, as the rule in `residency` decides. `importing` writes a model directory. `start_cache` has what is kept
 //! across restarts. A load fails with a [`LoadError`]. The [`Loader`] compiles and starts versions; [`PoolLoader`] is
-//! the implementation that knows the engines and the pool. It must not know the wire protocol or how requests are batched.
+//! the implementation that knows the engines and the pool. It must not know the wire protocol or how requests are
+//! batched.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 

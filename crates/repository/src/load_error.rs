@@ -3,7 +3,7 @@
 use std::{error::Error, fmt, io, path::PathBuf, sync::Arc, time::Duration};
 
 use paternoster_config::{ConfigError, ConfigErrorKind, SettingError};
-use paternoster_engine::EngineError;
+use paternoster_engine::{EngineError, EngineErrorKind};
 use paternoster_profile::Halt;
 
 use super::{ControlError, ResolveError};
@@ -21,7 +21,7 @@ pub enum LoadErrorKind {
     Engine,
     /// The model needs a CUDA card that the server does not have or cannot use.
     Cards,
-    /// A limit on memory is exceeded that is not that of all models: of what clients send, of a separate process.
+    /// A limit on memory is exceeded that is not that of all models: of what clients send, or of a process.
     Limit,
     /// There is no memory for the model, although nothing is wrong with it.
     Memory,
@@ -231,7 +231,8 @@ impl From<paternoster_onnx::Error> for LoadError {
 
 impl From<EngineError> for LoadError {
     fn from(error: EngineError) -> Self {
-        Self::engine(error)
+        let is_memory = error.kind == EngineErrorKind::Memory;
+        Self::new(if is_memory { LoadErrorKind::Limit } else { LoadErrorKind::Engine }, error)
     }
 }
 

@@ -309,7 +309,7 @@ fn an_output_is_computed_or_fails_by_name() {
             Batch { rows: 1, inputs: &inputs, steps: &[0], output_shapes: &shapes, buffers: &buffers, stop: &stop };
         match program.run(&batch) {
             Ok(computed) => assert_eq!(computed.outputs[1].data, bytes(&[1.0; 2]), "the mean of 0.5 + 0.5"),
-            Err(error) => assert_eq!(error.0, "the graph did not compute output 'B.1'"),
+            Err(error) => assert_eq!(error.message, "the graph did not compute output 'B.1'"),
         }
     }
 }

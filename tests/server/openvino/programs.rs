@@ -217,7 +217,7 @@ async fn numbers_beyond_32_bits_are_refused_before_a_run_and_in_one() {
             Batch { rows: 1, inputs: &inputs, steps: &[0], output_shapes: &[None], buffers: &buffers, stop: &stop };
         let error = program.run(&batch).expect_err("it does not fit");
         let reason = format!("input 'INPUT0' has the element {number}, which the engine openvino would cut to 32 bits");
-        assert_eq!(error.0, reason);
+        assert_eq!(error.message, reason);
     }
 }
 
@@ -245,7 +245,7 @@ fn outputs_are_written_where_the_caller_says() {
     assert_eq!(rows, fp32(&[[7.0; 16], [2.0; 16], [7.0; 16]].concat()), "its neighbours are untouched");
     run(0, &mut []).expect("no rows need no memory");
     let error = run(1, &mut rows).expect_err("three rows of memory are not one");
-    assert!(error.0.contains("192 bytes") && error.0.contains("'OUTPUT1'"), "{error}");
+    assert!(error.message.contains("192 bytes") && error.message.contains("'OUTPUT1'"), "{error}");
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn a_run_stops_when_it_is_told_to_and_the_next_is_as_good_as_before() {
         let (data, shape) = (fp32(&vec![1.0; rows * 512]), [rows as i64, 512]);
         let inputs = [BatchInput::Dense { shape: &shape, data: &data }];
         let batch = Batch { rows: 1, inputs: &inputs, steps: &[], output_shapes: &[None], buffers: &buffers, stop };
-        program.run(&batch).map(|execution| execution.outputs[0].data.clone()).map_err(|error| error.0)
+        program.run(&batch).map(|execution| execution.outputs[0].data.clone()).map_err(|error| error.message)
     };
     let [first, second] = [(); 2].map(|()| StopSignal::default());
     let expected: Bytes = run(1, &first).expect("nothing stops it");

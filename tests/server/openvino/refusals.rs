@@ -18,7 +18,7 @@ fn refusal(model: &Model, input: (&str, DataType), output: &str) -> Option<Strin
     let openvino = openvino()?;
     let (inputs, outputs) = ([port(input.0, input.1)], [port(output, FP32)]);
     let compiled = OpenVinoProgram::compile_sealed(openvino, Precision::Ieee, &sealed(model), &inputs, &outputs);
-    Some(compiled.err().expect("it is refused").0)
+    Some(compiled.err().expect("it is refused").message)
 }
 
 #[test]

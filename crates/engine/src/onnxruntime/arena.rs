@@ -45,13 +45,13 @@ impl Arena {
             (ort::api().ReleaseArenaCfg)(config);
             check(registered)?;
         }
-        let idle = idle_graph().map_err(|fault| EngineError(fault.to_string()))?;
+        let idle = idle_graph().map_err(|fault| EngineError::new(fault.to_string()))?;
         let session = Session::builder(environment)
             .and_then(|builder| builder.with_env_allocators().map_err(ort::Error::from))
             .and_then(|mut builder| builder.commit_from_memory(&idle));
-        let mut shrinking = RunOptions::new().map_err(|error| EngineError(error.to_string()))?;
-        shrinking.set(SHRINK.0, SHRINK.1).map_err(|error| EngineError(error.to_string()))?;
-        let arena = Self { idle: Mutex::new(session.map_err(|error| EngineError(error.to_string()))?), shrinking };
+        let mut shrinking = RunOptions::new().map_err(|error| EngineError::new(error.to_string()))?;
+        shrinking.set(SHRINK.0, SHRINK.1).map_err(|error| EngineError::new(error.to_string()))?;
+        let arena = Self { idle: Mutex::new(session.map_err(|error| EngineError::new(error.to_string()))?), shrinking };
         // The first chunk is never returned, and is as large as the first tensor: it must be a small one.
         arena.shrink();
         Ok(arena)

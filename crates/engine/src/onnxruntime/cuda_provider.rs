@@ -39,7 +39,7 @@ impl CudaProvider {
     ) -> Result<Self, EngineError> {
         if !providers()?.iter().any(|provider| provider.as_c_str() == NAME) {
             let path = path.display();
-            return Err(EngineError(format!("the ONNX Runtime library '{path}' has no CUDA execution provider")));
+            return Err(EngineError::new(format!("the ONNX Runtime library '{path}' has no CUDA execution provider")));
         }
         check_library(path)?;
         Ok(Self { card, tf32: precision == Precision::Tf32, memory_bytes })
@@ -121,7 +121,9 @@ fn check_library(path: &Path) -> Result<(), EngineError> {
         return Ok(());
     }
     let (folder, path) = (folder.display(), path.display());
-    Err(EngineError(format!("the CUDA execution provider of '{path}' is not installed: '{folder}' has no {LIBRARY}")))
+    Err(EngineError::new(format!(
+        "the CUDA execution provider of '{path}' is not installed: '{folder}' has no {LIBRARY}"
+    )))
 }
 
 #[cfg(test)]
@@ -139,11 +141,15 @@ mod tests {
         fs::write(&library, []).expect("a file");
         symlink(&library, &link).expect("a link");
         for path in [&library, &link] {
-            let refused = check_library(path).expect_err("it is not there").0;
+            let refused = check_library(path).expect_err("it is not there").message;
             assert!(refused.ends_with(&format!("'{}' has no {LIBRARY}", real.display())), "{refused}");
         }
         fs::write(real.join(LIBRARY), []).expect("a file");
-        assert_eq!(check_library(&link).map_err(|error| error.0), Ok(()));
-        assert_eq!(check_library(Path::new("libonnxruntime.so")).map_err(|error| error.0), Ok(()), "the loader's");
+        assert_eq!(check_library(&link).map_err(|error| error.message), Ok(()));
+        assert_eq!(
+            check_library(Path::new("libonnxruntime.so")).map_err(|error| error.message),
+            Ok(()),
+            "the loader's"
+        );
     }
 }

@@ -111,7 +111,7 @@ impl Source {
 
 /// Reads a file that has `len_bytes`.
 fn read(file: &Path, len_bytes: usize) -> Result<Vec<u8>, EngineError> {
-    let fail = |error: std::io::Error| EngineError(format!("cannot read '{}': {error}", file.display()));
+    let fail = |error: std::io::Error| EngineError::new(format!("cannot read '{}': {error}", file.display()));
     // Reading a device or a pipe might never end.
     if !fs::metadata(file).map_err(fail)?.is_file() {
         return Err(changed(file));
@@ -122,7 +122,7 @@ fn read(file: &Path, len_bytes: usize) -> Result<Vec<u8>, EngineError> {
 }
 
 fn changed(file: &Path) -> EngineError {
-    EngineError(format!("'{}' has changed since it was loaded", file.display()))
+    EngineError::new(format!("'{}' has changed since it was loaded", file.display()))
 }
 
 /// A session with one thread of its own is one that runs on the calling thread.

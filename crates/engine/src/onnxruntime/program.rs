@@ -18,7 +18,7 @@ use super::{
     weights::Weights,
 };
 use crate::{
-    Batch, BatchInput, BatchOutput, EngineError, Execution, Program, ProgramPort, SMALL_MODEL_BYTES,
+    Batch, BatchInput, BatchOutput, EngineError, EngineErrorKind, Execution, Program, ProgramPort, SMALL_MODEL_BYTES,
     sessions::Origin,
     target::{InPlace, Target, handed_on},
 };
@@ -48,12 +48,6 @@ struct Port {
     /// Whether ONNX Runtime writes an output into memory that it is given.
     in_place: InPlace,
 }
-
-/// Parts of ONNX Runtime's errors when an output's shape differs from that of the memory provided (as older and newer
-/// releases say it), or the memory's shape from the graph's declaration. When ONNX Runtime allocates the output itself,
-/// it only logs a warning.
-const OTHER_SHAPE: [&str; 3] =
-    ["OrtValue shape verification failed", "OrtValue provided for output", "Got invalid dimensions for output"];
 
 /// Operators that end the process, in ONNX Runtime 1.32, if they have no row or no step.
 const NEED_ELEMENTS: [&str; 3] = ["Scan", "LSTM", "GRU"];
@@ -85,7 +79,7 @@ impl OnnxProgram {
         outputs: &[ProgramPort<'_>],
     ) -> Result<Self, EngineError> {
         let sealed = SealedModel::new(name, Bytes::copy_from_slice(model), &ExternalFiles::None);
-        Self::compile_sealed(runtime, &sealed.map_err(|error| EngineError(error.to_string()))?, inputs, outputs)
+        Self::compile_sealed(runtime, &sealed.map_err(|error| EngineError::new(error.to_string()))?, inputs, outputs)
     }
 
     /// Compiles a whole model or one stage with these inputs and outputs, in this order.
@@ -165,16 +159,16 @@ fn ports(
         .map(|&ProgramPort { name, datatype }| {
             let (_, given) = graph.iter().find(|(own, _)| own == name).ok_or_else(|| {
                 let names: Vec<&str> = graph.iter().map(|(own, _)| own.as_str()).collect();
-                EngineError(format!("the graph has no {kind} '{name}', it has {names:?}"))
+                EngineError::new(format!("the graph has no {kind} '{name}', it has {names:?}"))
             })?;
             let element = given.tensor_type().map(sys::ONNXTensorElementDataType::from);
             if element != Some(element_type(datatype)) {
-                return Err(EngineError(format!(
+                return Err(EngineError::new(format!(
                     "{kind} '{name}' is {datatype} in the configuration but {given} in the graph"
                 )));
             }
             let name = CString::new(name)
-                .map_err(|_| EngineError(format!("{kind} name '{}' holds a zero byte", name.escape_debug())))?;
+                .map_err(|_| EngineError::new(format!("{kind} name '{}' holds a zero byte", name.escape_debug())))?;
             Ok(Port { name, datatype, in_place: in_place() })
         })
         .collect()
@@ -191,7 +185,7 @@ impl Program for OnnxProgram {
         for (port, input) in self.inputs.iter().zip(batch.inputs) {
             if self.needs_elements && input.is_empty() {
                 let name = port.name.to_string_lossy();
-                return Err(EngineError(format!(
+                return Err(EngineError::new(format!(
                     "input '{name}' has no element, which the graph's recurrent layers cannot run over"
                 )));
             }
@@ -213,7 +207,7 @@ impl Program for OnnxProgram {
         let mut outputs = self.execute(&names, &tensors, &mut targets, batch);
         // The shapes of outputs are not the declared ones. The run is repeated with outputs that ONNX Runtime
         // allocates, unless none of them used the memory of the pool: it would fail in the same way.
-        if outputs.as_ref().is_err_and(|error| OTHER_SHAPE.iter().any(|text| error.0.contains(text)))
+        if outputs.as_ref().is_err_and(|error| error.kind == EngineErrorKind::OtherShape)
             && targets.iter_mut().fold(false, |any, target| target.leave_to_engine() | any)
         {
             outputs = self.execute(&names, &tensors, &mut targets, batch);
@@ -330,14 +324,15 @@ fn read_back(
     inputs: &[BatchInput<'_>],
 ) -> Result<(BatchOutput, bool), EngineError> {
     let name = port.name.to_string_lossy();
-    let missing = || EngineError(format!("the graph did not compute output '{name}'"));
+    let missing = || EngineError::new(format!("the graph did not compute output '{name}'"));
     let tensor = allocated.ok_or_else(missing)?;
     // An operator may declare an output that it does not compute.
     if !tensor.has_value()? {
         return Err(missing());
     }
     let shape = tensor.shape()?;
-    let count = element_count(&shape).ok_or_else(|| EngineError(format!("output '{name}' has the shape {shape:?}")))?;
+    let count =
+        element_count(&shape).ok_or_else(|| EngineError::new(format!("output '{name}' has the shape {shape:?}")))?;
     let Some(size) = port.datatype.size_bytes() else {
         return Ok((BatchOutput { shape, data: tensor.prefixed_strings(count)? }, false));
     };

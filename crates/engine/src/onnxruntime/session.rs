@@ -66,7 +66,7 @@ pub(super) fn origin_of(
     for library in operators {
         // The content too, since a library may be replaced under its name.
         hash.update(library.as_os_str().as_encoded_bytes());
-        let fail = |error: std::io::Error| EngineError(format!("cannot read '{}': {error}", library.display()));
+        let fail = |error: std::io::Error| EngineError::new(format!("cannot read '{}': {error}", library.display()));
         hash.update(fs::read(library).map_err(fail)?);
     }
     Ok(hash.finalize().into())
@@ -104,7 +104,7 @@ pub(super) fn commit(
 ) -> Result<SharedSession, EngineError> {
     for library in operators {
         let fail = |error: ort::Error| {
-            EngineError(format!("cannot load the operators of '{}': {}", library.display(), error.message()))
+            EngineError::of_engine(format!("cannot load the operators of '{}': {}", library.display(), error.message()))
         };
         builder = builder.with_operator_library(library).map_err(ort::Error::from).map_err(fail)?;
     }
@@ -121,5 +121,5 @@ pub(super) fn refused(error: ort::Error) -> EngineError {
     } else {
         ""
     };
-    EngineError(format!("onnx runtime error: {message}{advice}"))
+    EngineError::of_engine(format!("onnx runtime error: {message}{advice}"))
 }

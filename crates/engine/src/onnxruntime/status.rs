@@ -19,5 +19,5 @@ pub(super) fn check(status: sys::OrtStatusPtr) -> Result<(), EngineError> {
         (api.ReleaseStatus)(status.0);
         text
     };
-    Err(EngineError(format!("onnx runtime error: {message}")))
+    Err(EngineError::of_engine(format!("onnx runtime error: {message}")))
 }

@@ -227,8 +227,8 @@ impl Tensor<'static> {
         for (index, &start) in offsets.iter().enumerate() {
             let end = offsets.get(index + 1).copied().unwrap_or(total);
             let element = &content[start..end];
-            let len = u32::try_from(element.len())
-                .map_err(|_| EngineError("a string element is longer than 4 GiB".to_owned()))?;
+            let len =
+                u32::try_from(element.len()).map_err(|_| EngineError::new("a string element is longer than 4 GiB"))?;
             prefixed.extend_from_slice(&len.to_le_bytes());
             prefixed.extend_from_slice(element);
         }
@@ -242,7 +242,9 @@ impl Tensor<'static> {
 /// Fails if the system has no memory for it.
 fn reserved<T>(count: usize) -> Result<Vec<T>, EngineError> {
     let mut elements = Vec::new();
-    elements.try_reserve_exact(count).map_err(|_| EngineError(format!("no memory for {count} elements of strings")))?;
+    elements
+        .try_reserve_exact(count)
+        .map_err(|_| EngineError::new(format!("no memory for {count} elements of strings")))?;
     Ok(elements)
 }
 

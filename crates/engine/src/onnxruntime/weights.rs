@@ -75,9 +75,9 @@ impl Weights {
 impl Weight {
     fn read(weight: &ExternalWeight) -> Result<Self, EngineError> {
         let ExternalWeight { name, datatype, dims, .. } = weight;
-        let elements = weight.elements().map_err(|error| EngineError(format!("weight '{name}': {error}")))?;
+        let elements = weight.elements().map_err(|error| EngineError::new(format!("weight '{name}': {error}")))?;
         let name = CString::new(name.as_str())
-            .map_err(|_| EngineError(format!("the name of weight '{}' holds a zero byte", name.escape_debug())))?;
+            .map_err(|_| EngineError::new(format!("the name of weight '{}' holds a zero byte", name.escape_debug())))?;
         Ok(Self { name, datatype: *datatype, dims: dims.clone(), elements })
     }
 

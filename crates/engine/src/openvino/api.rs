@@ -140,7 +140,7 @@ impl Api {
         // SAFETY: a static string, or null.
         let kind = (!kind.is_null()).then(|| unsafe { CStr::from_ptr(kind) }.to_string_lossy().into_owned());
         let reason = [plain(&text), kind.unwrap_or_default()].into_iter().find(|text| !text.is_empty());
-        Err(EngineError(format!("openvino error: {}", reason.unwrap_or_else(|| format!("status {status}")))))
+        Err(EngineError::of_engine(format!("openvino error: {}", reason.unwrap_or_else(|| format!("status {status}")))))
     }
 
     /// Copies and frees a string that the library allocated; null gives an empty string.

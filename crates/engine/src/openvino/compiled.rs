@@ -173,7 +173,7 @@ impl Compiled {
                 open.iter().map(|at| declared[*at].name).collect::<Vec<_>>(),
                 other.iter().map(|port| self.inputs[*port].name.as_str()).collect(),
             ];
-            return Err(EngineError(format!(
+            return Err(EngineError::new(format!(
                 "the engine openvino names the inputs {open:?} of the graph {other:?}, which does not tell them apart"
             )));
         }

@@ -65,5 +65,5 @@ impl Drop for Core {
 /// # Errors
 /// Fails if it contains a zero byte.
 pub(super) fn c_string(text: &str) -> Result<CString, EngineError> {
-    CString::new(text).map_err(|_| EngineError(format!("'{}' holds a zero byte", text.escape_debug())))
+    CString::new(text).map_err(|_| EngineError::new(format!("'{}' holds a zero byte", text.escape_debug())))
 }

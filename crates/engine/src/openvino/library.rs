@@ -128,7 +128,7 @@ impl OpenVino {
             }
             loaded
         });
-        loaded.as_ref().map_err(|error| EngineError(error.to_string()))
+        loaded.as_ref().map_err(|error| EngineError::missing(error.to_string()))
     }
 }
 
@@ -141,14 +141,14 @@ impl fmt::Debug for OpenVino {
 impl Loaded {
     fn load(options: &OpenVinoOptions) -> Result<Self, LibraryError> {
         let (path, api) = open(options.library.as_deref())?;
-        let version = version(api).map_err(|error| unset(error.0))?;
+        let version = version(api).map_err(|error| unset(error.message))?;
         if !is_new_enough(&version) {
             let (year, minor) = OLDEST;
             return Err(unset(format!("'{}' is {version}, expected {year}.{minor} or later", path.display())));
         }
         tensor::check_types(api).map_err(|reason| unset(format!("'{}': {reason}", path.display())))?;
-        let core = Core::new(api).map_err(|error| unset(error.0))?;
-        let capabilities = core.property(c"OPTIMIZATION_CAPABILITIES").map_err(|error| unset(error.0))?;
+        let core = Core::new(api).map_err(|error| unset(error.message))?;
+        let capabilities = core.property(c"OPTIMIZATION_CAPABILITIES").map_err(|error| unset(error.message))?;
         let running = Arc::default();
         Ok(Self {
             core: Arc::new(core),
@@ -168,7 +168,7 @@ impl Loaded {
 /// Fails if no library is found, or it is not OpenVINO.
 pub fn installed() -> Result<(PathBuf, String), LibraryError> {
     let (path, api) = open(None)?;
-    let version = version(api).map_err(|error| unset(error.0))?;
+    let version = version(api).map_err(|error| unset(error.message))?;
     Ok((path, version))
 }
 
@@ -238,7 +238,7 @@ mod tests {
     fn a_library_that_is_not_there_or_another_is_refused_by_its_path() {
         let load = |path: &Path| {
             let options = OpenVinoOptions { library: Some(path.to_owned()), threads: 1, lanes: 1 };
-            OpenVino::new(options).load().expect_err("there is no OpenVINO").0
+            OpenVino::new(options).load().expect_err("there is no OpenVINO").message
         };
         let missing = load(Path::new("/no/such.so"));
         assert_eq!(missing, "OpenVINO library '/no/such.so' (from --openvino-library) does not exist");

@@ -19,7 +19,8 @@ use super::{
     tensor::{Tensor, element_type},
 };
 use crate::{
-    Batch, BatchInput, BatchOutput, EngineError, Execution, Precision, Program, ProgramPort, SMALL_MODEL_BYTES,
+    Batch, BatchInput, BatchOutput, EngineError, EngineErrorKind, Execution, Precision, Program, ProgramPort,
+    SMALL_MODEL_BYTES,
     sessions::Origin,
     target::{InPlace, Target, handed_on},
 };
@@ -81,15 +82,15 @@ impl OpenVinoProgram {
         for (kind, ports) in [("input", inputs), ("output", outputs)] {
             let refused = |port: &ProgramPort<'_>| refusal(port.datatype).map(|reason| (port.name.to_owned(), reason));
             if let Some((name, reason)) = ports.iter().find_map(refused) {
-                return Err(EngineError(format!("{kind} '{name}' holds {reason}")));
+                return Err(EngineError::new(format!("{kind} '{name}' holds {reason}")));
             }
         }
         if let Some((name, value)) = wide_integer(model.model()) {
-            return Err(EngineError(format!(
+            return Err(EngineError::new(format!(
                 "the constant '{name}' has the element {value}, which the engine openvino would cut to 32 bits"
             )));
         }
-        let graph = model.to_whole_bytes().map_err(|error| EngineError(error.to_string()))?;
+        let graph = model.to_whole_bytes().map_err(|error| EngineError::new(error.to_string()))?;
         // The hash identifies everything that the compiled graph depends on, so that programs with equal hashes share
         // it.
         let mut hash = Sha256::new();
@@ -110,7 +111,7 @@ impl OpenVinoProgram {
                 at.ok_or_else(|| lacks("input", port.name, &declared.iter().map(|it| it.name).collect::<Vec<_>>()))?;
             match places[at] {
                 Some(index) => fits("input", &port, &taken[index]).map(|()| (Port::new(port), Some(index))),
-                None if declared[at].has_default => Err(EngineError(format!(
+                None if declared[at].has_default => Err(EngineError::new(format!(
                     "input '{}' has a default in the graph, which the engine openvino takes for a constant",
                     port.name
                 ))),
@@ -122,7 +123,7 @@ impl OpenVinoProgram {
         let missing_input = (0..taken.len()).find(|index| fed(*index).is_none()).map(|missing| {
             let at = places.iter().position(|place| *place == Some(missing));
             let name = at.map_or(taken[missing].name.as_str(), |at| declared[at].name);
-            EngineError(format!("input '{name}' of the graph is not among those of the model"))
+            EngineError::new(format!("input '{name}' of the graph is not among those of the model"))
         });
         // Without any inputs, the graph is compiled to find out whether it can be.
         if let Some(missing) = missing_input.clone().filter(|_| !inputs.is_empty()) {
@@ -178,7 +179,7 @@ fn accepted(port: &ProgramPort<'_>, indices: Option<IndexRange>) -> Option<Index
 }
 
 fn lacks(kind: &str, name: &str, has: &[&str]) -> EngineError {
-    EngineError(format!("the graph has no {kind} '{name}', it has {has:?}"))
+    EngineError::new(format!("the graph has no {kind} '{name}', it has {has:?}"))
 }
 
 fn fits(kind: &str, port: &ProgramPort<'_>, graph: &GraphPort) -> Result<(), EngineError> {
@@ -188,13 +189,7 @@ fn fits(kind: &str, port: &ProgramPort<'_>, graph: &GraphPort) -> Result<(), Eng
     let found = DataType::ALL.into_iter().find(|datatype| element_type(*datatype) == Some(graph.element));
     let found = found.map_or_else(|| format!("of element type {}", graph.element), |datatype| datatype.to_string());
     let (name, wanted) = (port.name, port.datatype);
-    Err(EngineError(format!("{kind} '{name}' is {wanted} in the configuration but {found} in the graph")))
-}
-
-/// Returns whether a run failed because an output does not have the shape of the memory provided.
-fn is_other_shape(error: &EngineError) -> bool {
-    const TEXTS: [&str; 3] = ["Could set new shape", "Can't set the output tensor", "Can not clone with new dims"];
-    TEXTS.iter().any(|text| error.0.contains(text))
+    Err(EngineError::new(format!("{kind} '{name}' is {wanted} in the configuration but {found} in the graph")))
 }
 
 impl Program for OpenVinoProgram {
@@ -212,7 +207,7 @@ impl Program for OpenVinoProgram {
             let Some(index) = *index else { continue };
             let BatchInput::Dense { shape, data } = input else {
                 let name = &port.name;
-                return Err(EngineError(format!(
+                return Err(EngineError::new(format!(
                     "input '{name}' is left out, which the engine openvino does not allow"
                 )));
             };
@@ -221,7 +216,7 @@ impl Program for OpenVinoProgram {
                 && let Some((_, found)) = IndexRange::INT32.first_outside(port.datatype, data)
             {
                 let name = &port.name;
-                return Err(EngineError(format!(
+                return Err(EngineError::new(format!(
                     "input '{name}' has the element {found}, which the engine openvino would cut to 32 bits"
                 )));
             }
@@ -306,7 +301,7 @@ impl OpenVinoProgram {
         // graph is missing, and an output without a tensor is an input.
         let ran = bound.and_then(|()| unsafe { request.run(batch.stop) });
         match ran {
-            Err(error) if can_go_on && is_other_shape(&error) => return Ok(None),
+            Err(error) if can_go_on && error.kind == EngineErrorKind::OtherShape => return Ok(None),
             ran => ran?,
         }
         let shapes = tensors().map(|tensor| tensor.map(Tensor::shape).transpose());
@@ -349,7 +344,7 @@ impl OpenVinoProgram {
             }
         }
         let outputs = self.execute(request, targets, batch)?;
-        outputs.ok_or_else(|| EngineError("the outputs have no shape".to_owned()))
+        outputs.ok_or_else(|| EngineError::new("the outputs have no shape"))
     }
 }
 
@@ -359,18 +354,18 @@ impl Output {
         let name = &self.port.name;
         if let Some((tensor, shape)) = allocated {
             let bytes = element_count(&shape).and_then(|count| count.checked_mul(self.port.datatype.size_bytes()?));
-            let bytes = bytes.ok_or_else(|| EngineError(format!("output '{name}' has the shape {shape:?}")))?;
+            let bytes = bytes.ok_or_else(|| EngineError::new(format!("output '{name}' has the shape {shape:?}")))?;
             return Ok(BatchOutput { shape, data: tensor.into_bytes(bytes)? });
         }
         match self.passed_on.and_then(|input| batch.inputs.get(input)) {
             Some(BatchInput::Dense { shape, data }) => {
                 Ok(BatchOutput { shape: Dims::from_slice(shape), data: Bytes::copy_from_slice(data) })
             }
-            _ => Err(EngineError(format!("the graph did not compute output '{name}'"))),
+            _ => Err(EngineError::new(format!("the graph did not compute output '{name}'"))),
         }
     }
 }
 
 fn other_shape(name: &str, found: &Dims, expected: &Dims) -> EngineError {
-    EngineError(format!("output '{name}' has the shape {found:?}, expected {expected:?}"))
+    EngineError::new(format!("output '{name}' has the shape {found:?}, expected {expected:?}"))
 }

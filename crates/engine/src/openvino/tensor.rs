@@ -78,7 +78,7 @@ impl<'a> Tensor<'a> {
         let takes = count.and_then(|count| count.checked_mul(datatype.size_bytes()?));
         // OpenVINO is not given the length: it would read and write as far as the shape says.
         if takes != Some(len) {
-            return Err(EngineError(format!("found {len} bytes for {datatype} of shape {shape:?}")));
+            return Err(EngineError::new(format!("found {len} bytes for {datatype} of shape {shape:?}")));
         }
         let shape = api::Shape { rank: dims.len() as i64, dims: dims.as_mut_ptr() };
         let mut tensor = ptr::null_mut();
@@ -143,7 +143,7 @@ impl Tensor<'static> {
             self.api.check((self.api.ov_tensor_get_byte_size)(self.tensor, &mut has))?;
         }
         if has != len_bytes {
-            return Err(EngineError(format!("an output has {has} bytes, expected {len_bytes}")));
+            return Err(EngineError::new(format!("an output has {has} bytes, expected {len_bytes}")));
         }
         Ok(Bytes::from_owner(OwnedElements { tensor: self, data: data.cast(), len_bytes }))
     }
@@ -163,11 +163,11 @@ impl Drop for Tensor<'_> {
 pub(super) fn check_types(api: &'static Api) -> Result<(), String> {
     for datatype in DataType::ALL {
         let (Some(element), Some(size)) = (element_type(datatype), datatype.size_bytes()) else { continue };
-        let tensor = Tensor::owned(api, element, 1).map_err(|error| error.0)?;
+        let tensor = Tensor::owned(api, element, 1).map_err(|error| error.message)?;
         let mut has = 0;
         // SAFETY: the tensor is live.
         let counted = api.check(unsafe { (api.ov_tensor_get_byte_size)(tensor.tensor, &mut has) });
-        counted.map_err(|error| error.0)?;
+        counted.map_err(|error| error.message)?;
         if has != size {
             return Err(format!("its element type {element} has {has} bytes, expected {size} of {datatype}"));
         }
@@ -176,7 +176,7 @@ pub(super) fn check_types(api: &'static Api) -> Result<(), String> {
 }
 
 fn known(datatype: DataType) -> Result<u32, EngineError> {
-    element_type(datatype).ok_or_else(|| EngineError("the engine openvino does not accept strings".to_owned()))
+    element_type(datatype).ok_or_else(|| EngineError::new("the engine openvino does not accept strings"))
 }
 
 /// A tensor in OpenVINO's memory, as bytes.

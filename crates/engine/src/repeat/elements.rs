@@ -56,7 +56,7 @@ impl RepeatElements {
     /// Fails if the model has other tensors, datatypes or dimensions, or batches.
     pub fn compile(spec: &ModelSpec) -> Result<Self, EngineError> {
         let refused = || {
-            EngineError(format!(
+            EngineError::new(format!(
                 "backend 'repeat' of model '{}' expects max_batch_size 0, inputs IN INT32 [-1], DELAY UINT32 of \
                  the same dims and WAIT UINT32 [1], and outputs OUT INT32 [1] and IDX UINT32 [1]",
                 spec.name
@@ -301,7 +301,7 @@ mod tests {
             let mut changed = spec();
             change(&mut changed);
             let refused = RepeatElements::compile(&changed).err();
-            assert!(refused.is_some_and(|error| error.0.contains("'repeat_int32'")), "change {number}");
+            assert!(refused.is_some_and(|error| error.message.contains("'repeat_int32'")), "change {number}");
         }
         let mut reordered = spec();
         reordered.inputs.reverse();

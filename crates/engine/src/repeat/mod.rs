@@ -36,7 +36,7 @@ impl Repeat {
         if fits {
             return Ok(Self { decoupled: spec.decoupled });
         }
-        Err(EngineError(format!(
+        Err(EngineError::new(format!(
             "backend 'repeat' of model '{}' expects one FP32 input and one FP32 output of the same dims",
             spec.name
         )))
@@ -46,7 +46,7 @@ impl Repeat {
 impl Program for Repeat {
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
         let [BatchInput::Dense { shape, data }] = batch.inputs else {
-            return Err(EngineError("backend 'repeat' expects one input".to_owned()));
+            return Err(EngineError::new("backend 'repeat' expects one input"));
         };
         let rows = batch.rows as usize;
         let row_bytes = data.len().checked_div(rows).unwrap_or(0);

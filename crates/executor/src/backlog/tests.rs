@@ -89,7 +89,7 @@ impl Program for Identity {
             // The sender may be gone when the test has ended.
             let _ = gate.recv();
         }
-        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError("one input".to_owned())) };
+        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError::new("one input")) };
         let mut output = BufferPool::take(batch.buffers, data.len())?;
         output.as_mut_slice().copy_from_slice(data);
         let output = BatchOutput { shape: Dims::from_slice(shape), data: output.freeze() };

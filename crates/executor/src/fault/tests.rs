@@ -32,7 +32,7 @@ impl Program for Gated {
         // The receiver may be gone when the test has ended.
         let _ = self.began.send(());
         let _ = self.go_on.recv();
-        Err(EngineError("no row is ever made".to_owned()))
+        Err(EngineError::new("no row is ever made"))
     }
 }
 

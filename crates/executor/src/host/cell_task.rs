@@ -181,7 +181,7 @@ impl<'a> CellTask<'a> {
             buffers: self.buffers,
             stop: self.stop,
         };
-        let execution = self.programs.cells[self.cell].program.run(&batch).map_err(|error| error.0)?;
+        let execution = self.programs.cells[self.cell].program.run(&batch).map_err(|error| error.message)?;
         let ran_at = Instant::now();
         check_made(cell.outputs.iter().zip(&execution.outputs), self.buffers, format_args!(""))?;
         // Release the inputs before the outputs are stored: a growing tensor is extended in place once it has no other

@@ -65,7 +65,7 @@ impl WholeTask<'_> {
         let gathered_at = Instant::now();
 
         let batch = Batch { rows, inputs: &inputs, steps, output_shapes: &output_shapes, buffers, stop };
-        let execution = program.run(&batch).map_err(|error| error.0)?;
+        let execution = program.run(&batch).map_err(|error| error.message)?;
         let ran_at = Instant::now();
 
         check_made(spec.outputs.iter().zip(&execution.outputs), buffers, of)?;
@@ -104,7 +104,7 @@ mod tests {
             let BatchInput::Dense { shape, data } = batch.inputs[0] else { panic!("the input is dense") };
             self.seen.lock().push(shape[1]);
             if shape[1] > self.longest {
-                return Err(EngineError(format!("length {} is beyond {}", shape[1], self.longest)));
+                return Err(EngineError::new(format!("length {} is beyond {}", shape[1], self.longest)));
             }
             let output = BatchOutput { shape: Dims::from_slice(shape), data: Bytes::copy_from_slice(data) };
             Ok(Execution { outputs: vec![output], ..Execution::default() })

@@ -21,7 +21,7 @@ struct Gates {
 
 impl Program for Gates {
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError("one input".to_owned())) };
+        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError::new("one input")) };
         for row in *data {
             // The receiver may be gone when the test has ended.
             let _ = self.began.send(*row);

@@ -41,7 +41,7 @@ pub(crate) enum OverEntries {
 
 impl Program for OverEntries {
     fn run(&self, _: &Batch<'_>) -> Result<Execution, EngineError> {
-        Err(EngineError("it runs on cards alone".to_owned()))
+        Err(EngineError::new("it runs on cards alone"))
     }
 
     fn on_card(&self) -> Option<&dyn CardProgram> {

@@ -31,7 +31,7 @@ pub(crate) struct Mixing {
 
 impl Program for Mixing {
     fn run(&self, _: &Batch<'_>) -> Result<Execution, EngineError> {
-        Err(EngineError("it runs on cards alone".to_owned()))
+        Err(EngineError::new("it runs on cards alone"))
     }
 
     fn on_card(&self) -> Option<&dyn CardProgram> {

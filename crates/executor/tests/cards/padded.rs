@@ -43,7 +43,7 @@ struct Summing {
 
 impl Program for Summing {
     fn run(&self, _: &Batch<'_>) -> Result<Execution, EngineError> {
-        Err(EngineError("it runs on cards alone".to_owned()))
+        Err(EngineError::new("it runs on cards alone"))
     }
 
     fn on_card(&self) -> Option<&dyn CardProgram> {

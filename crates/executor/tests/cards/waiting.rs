@@ -90,7 +90,7 @@ struct Nothing;
 
 impl Program for Nothing {
     fn run(&self, _: &Batch<'_>) -> Result<Execution, EngineError> {
-        Err(EngineError("it runs on cards alone".to_owned()))
+        Err(EngineError::new("it runs on cards alone"))
     }
 }
 

@@ -271,7 +271,7 @@ fn outputs_are_written_where_the_caller_says() {
     assert_eq!(rows, fp32(&[[7.0; 16], [2.0; 16], [7.0; 16]].concat()), "its neighbours are untouched");
     run(0, &mut []).expect("no rows need no memory");
     let error = run(1, &mut rows).expect_err("three rows of memory are not one");
-    assert!(error.0.contains("192 bytes") && error.0.contains("'OUTPUT1'"), "{error}");
+    assert!(error.message.contains("192 bytes") && error.message.contains("'OUTPUT1'"), "{error}");
 }
 
 #[test]
@@ -315,7 +315,7 @@ async fn what_the_graph_does_not_have_is_refused_by_name() {
     let model = zoo::identity().expect("the graph is sound").to_bytes();
     let compile = |input: TensorSpec| {
         let output = TensorSpec::new("OUTPUT0", DataType::Fp32, &[16]);
-        OnnxProgram::compile(runtime, &model, &spec(vec![input], vec![output])).err().map(|error| error.0)
+        OnnxProgram::compile(runtime, &model, &spec(vec![input], vec![output])).err().map(|error| error.message)
     };
     let unknown = compile(TensorSpec::new("NOPE", DataType::Fp32, &[16])).expect("the name is refused");
     assert!(unknown.contains("'NOPE'") && unknown.contains("INPUT0"), "{unknown}");
@@ -323,7 +323,7 @@ async fn what_the_graph_does_not_have_is_refused_by_name() {
     assert!(mistyped.contains("INPUT0") && mistyped.contains("INT64"), "{mistyped}");
     assert_eq!(compile(TensorSpec::new("INPUT0", DataType::Fp32, &[16])), None);
     let garbage = OnnxProgram::compile(runtime, b"garbage", &spec(vec![], vec![])).err().expect("garbage is refused");
-    assert!(garbage.0.contains("is not an ONNX model"), "{garbage}");
+    assert!(garbage.message.contains("is not an ONNX model"), "{garbage}");
 }
 
 #[tokio::test]

@@ -35,9 +35,9 @@ impl Program for Identity {
             let _ = gate.began.send(batch.rows);
             let _ = gate.go_on.recv();
         }
-        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError("one input".to_owned())) };
+        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError::new("one input")) };
         if bytemuck::cast_slice::<u8, f32>(data).chunks(2).any(|row| row[0] == POISON) {
-            return Err(EngineError("poison".to_owned()));
+            return Err(EngineError::new("poison"));
         }
         let output = BatchOutput { shape: Dims::from_slice(shape), data: Bytes::copy_from_slice(data) };
         Ok(Execution { outputs: vec![output], ..Execution::default() })

@@ -40,10 +40,10 @@ impl Program for Digit {
             let _ = began.send(batch.rows);
             let _ = go_on.recv();
         }
-        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError("one input".to_owned())) };
+        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError::new("one input")) };
         let values: &[f32] = bytemuck::cast_slice(data);
         if self.own > 1.0 && values.chunks(2).any(|row| row[1] == POISON) {
-            return Err(EngineError("poison".to_owned()));
+            return Err(EngineError::new("poison"));
         }
         let keep_poison = |value: f32| if value == POISON { POISON } else { value * 10.0 + self.own };
         let made: Vec<f32> = values.iter().map(|&value| keep_poison(value)).collect();
@@ -240,7 +240,7 @@ struct Leading;
 
 impl Program for Leading {
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError("one input".to_owned())) };
+        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError::new("one input")) };
         let leading: Vec<u8> = data.chunks(8).flat_map(|row| row[..4].to_vec()).collect();
         let shapes = [Dims::from_slice(shape), Dims::from_slice(&shape[..1])];
         let outputs = shapes.into_iter().zip([Bytes::copy_from_slice(data), Bytes::from(leading)]);

@@ -40,7 +40,7 @@ struct Listening {
 
 impl Program for Listening {
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError("one input".to_owned())) };
+        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError::new("one input")) };
         // The test may have ended.
         let _ = self.began.send(batch.rows);
         let holds = |first: f32| bytemuck::cast_slice::<u8, f32>(data).chunks(WIDTH).any(|row| row[0] == first);
@@ -51,7 +51,7 @@ impl Program for Listening {
             while !batch.stop.is_raised() {
                 thread::yield_now();
             }
-            return Err(EngineError("stopped".to_owned()));
+            return Err(EngineError::new("stopped"));
         }
         let output = BatchOutput { shape: Dims::from_slice(shape), data: Bytes::copy_from_slice(data) };
         Ok(Execution { outputs: vec![output], ..Execution::default() })
@@ -196,7 +196,7 @@ struct Ends;
 
 impl Program for Ends {
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        let [BatchInput::Dense { shape, .. }] = batch.inputs else { return Err(EngineError("one input".to_owned())) };
+        let [BatchInput::Dense { shape, .. }] = batch.inputs else { return Err(EngineError::new("one input")) };
         let made = [ENDLESS, 0.5].repeat(batch.rows as usize);
         let data = Bytes::copy_from_slice(bytemuck::cast_slice(&made));
         let output = BatchOutput { shape: Dims::from_slice(shape), data };

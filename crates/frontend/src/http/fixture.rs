@@ -122,7 +122,7 @@ impl Program for Echo {
                 }
                 (shape, data.freeze())
             }
-            _ => return Err(EngineError("one input is expected".to_owned())),
+            _ => return Err(EngineError::new("one input is expected")),
         };
         let output = BatchOutput { shape: Dims::from_slice(shape), data };
         Ok(Execution { outputs: vec![output], ..Execution::default() })

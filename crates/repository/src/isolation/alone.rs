@@ -18,9 +18,9 @@ use rustix::process::{Resource, Rlimit, Signal, getppid, set_parent_process_deat
 
 use super::{
     memory,
-    trial::{MemoryReport, REASON_MAX_BYTES, REFUSED, Trial},
+    trial::{MemoryReport, REASON_MAX_BYTES, REFUSED, SHORT_OF_MEMORY, Trial},
 };
-use crate::{LoadError, LoadPlace, staging};
+use crate::{LoadError, LoadErrorKind, LoadPlace, staging};
 
 /// Reads a model from standard input, opens it within the limits that come with it, and exits: with status 0 and the
 /// memory that it took on standard output, or with a nonzero status and the reason.
@@ -36,7 +36,7 @@ pub fn open_alone() -> u8 {
             let shown = &shown[..shown.len().min(REASON_MAX_BYTES as usize)];
             // If the write fails, the exit status is still enough for the server.
             let _ = io::stdout().write_all(shown);
-            REFUSED
+            if error.kind() == LoadErrorKind::Limit { SHORT_OF_MEMORY } else { REFUSED }
         }
     }
 }

@@ -24,7 +24,7 @@ use paternoster_observe::budget::Reservation;
 
 pub use self::alone::open_alone;
 pub(super) use self::trial::MemoryReport;
-use self::trial::{REASON_MAX_BYTES, REFUSED, Trial};
+use self::trial::{REASON_MAX_BYTES, REFUSED, SHORT_OF_MEMORY, Trial};
 use super::{CellProgram, LoadAttempt, LoadError, LoadErrorKind, StartCache, attempt::grow};
 
 /// Time between two looks at the memory of the process, and at whether the load has been ended.
@@ -183,13 +183,14 @@ impl Isolation {
                 |error| LoadError::internal(format!("the separate process that opened it reported no memory: {error}"));
             return serde_json::from_slice(answer).map_err(unread);
         }
-        if status.code() == Some(i32::from(REFUSED)) {
+        let code = status.code().and_then(|code| u8::try_from(code).ok());
+        if code == Some(REFUSED) || code == Some(SHORT_OF_MEMORY) {
             let reason = String::from_utf8_lossy(answer).into_owned();
-            // How the engines report a failed allocation.
-            let was_short = reason.contains("bad_alloc") || reason.contains("Failed to allocate");
+            if code == Some(REFUSED) {
+                return Err(LoadError::engine(reason));
+            }
             let limit = format!("; it had {} bytes (--isolate-model-load-memory-bytes)", self.memory_bytes);
-            let short = |reason: String| LoadError::new(LoadErrorKind::Limit, reason + &limit);
-            return Err(if was_short { short(reason) } else { LoadError::engine(reason) });
+            return Err(LoadError::new(LoadErrorKind::Limit, reason + &limit));
         }
         let ended = match status.signal() {
             Some(signal) => format!("was ended by signal {signal}{}", signal_name(signal)),

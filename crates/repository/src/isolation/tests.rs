@@ -53,7 +53,7 @@ fn a_process_that_ends_well_lets_the_model_through() {
 #[test]
 fn a_reason_is_passed_on() {
     assert_eq!(opened("printf 'no such operator'; exit 3", LONG), Err(LoadError::engine("no such operator")));
-    let short = opened("printf 'std::bad_alloc'; exit 3", LONG).expect_err("it had too little memory").to_string();
+    let short = opened("printf 'std::bad_alloc'; exit 4", LONG).expect_err("it had too little memory").to_string();
     assert_eq!(short, "std::bad_alloc; it had 1073741824 bytes (--isolate-model-load-memory-bytes)");
 }
 

@@ -18,6 +18,8 @@ use crate::{CellProgram, LoadError, staging};
 
 /// Exit status of a process that rejects a model and writes the reason.
 pub(super) const REFUSED: u8 = 3;
+/// Exit status of a process whose engine has too little memory for a model, and which writes the reason.
+pub(super) const SHORT_OF_MEMORY: u8 = 4;
 /// Most bytes of a reason.
 pub(super) const REASON_MAX_BYTES: u64 = 64 << 10;
 /// Most bytes of the line, which holds names of files and tensors.

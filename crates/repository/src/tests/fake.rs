@@ -41,7 +41,7 @@ struct NoProgram;
 
 impl Program for NoProgram {
     fn run(&self, _batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        Err(EngineError("a test never runs it".to_owned()))
+        Err(EngineError::new("a test never runs it"))
     }
 }
 

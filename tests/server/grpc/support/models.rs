@@ -140,7 +140,7 @@ impl Program for Identity {
             let _ = began.send(());
             let _ = go_on.recv();
         }
-        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError("one input".to_owned())) };
+        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError::new("one input")) };
         let output = BatchOutput { shape: Dims::from_slice(shape), data: Bytes::copy_from_slice(data) };
         Ok(Execution { outputs: vec![output], ..Execution::default() })
     }

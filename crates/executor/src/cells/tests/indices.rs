@@ -12,7 +12,7 @@ struct Indexing;
 
 impl Program for Indexing {
     fn run(&self, _batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        Err(EngineError("a test never runs it".to_owned()))
+        Err(EngineError::new("a test never runs it"))
     }
 
     fn index_ranges(&self) -> &[Option<IndexRange>] {

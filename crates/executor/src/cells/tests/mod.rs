@@ -68,7 +68,7 @@ impl Program for Rows {
             });
             let inputs: Vec<Vec<i64>> = inputs.collect();
             if inputs.first().is_some_and(|input| input.first() == Some(&NO_TOKEN)) {
-                return Err(EngineError(format!("there is no token {NO_TOKEN}")));
+                return Err(EngineError::new(format!("there is no token {NO_TOKEN}")));
             }
             made.push((self.row)(&inputs));
         }

@@ -206,7 +206,7 @@ impl Program for Endless {
         while !batch.stop.is_raised() {
             std::thread::yield_now();
         }
-        Err(EngineError("stopped".to_owned()))
+        Err(EngineError::new("stopped"))
     }
 
     fn origin(&self) -> Option<[u8; 32]> {

@@ -78,7 +78,7 @@ impl<'a> StageTask<'a> {
         let batch = Batch { rows, inputs, steps, output_shapes, buffers: self.buffers, stop: self.stop };
         let mut given: SmallVec<[Option<&mut [u8]>; 4]> =
             rooms.iter_mut().map(|room| room.as_mut().map(WriteRows::as_mut_slice)).collect();
-        let execution = stage.program.run_into(&batch, &mut given).map_err(|error| error.0)?;
+        let execution = stage.program.run_into(&batch, &mut given).map_err(|error| error.message)?;
         drop(given);
         let ran_at = Instant::now();
 

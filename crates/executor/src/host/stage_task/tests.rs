@@ -27,7 +27,7 @@ impl Program for Add {
         let mut sum: Vec<f32> = Vec::new();
         let mut shape = Dims::new();
         for input in batch.inputs {
-            let BatchInput::Dense { shape: dims, data } = input else { return Err(EngineError("dense".to_owned())) };
+            let BatchInput::Dense { shape: dims, data } = input else { return Err(EngineError::new("dense")) };
             shape = Dims::from_slice(dims);
             let values: &[f32] = bytemuck::cast_slice(data);
             sum.resize(values.len(), 0.0);

@@ -34,7 +34,7 @@ impl Program for Echo {
             let _ = gate.lock().recv();
         }
         let Some(BatchInput::Dense { shape, data }) = batch.inputs.first() else {
-            return Err(EngineError("expected a dense input".to_owned()));
+            return Err(EngineError::new("expected a dense input"));
         };
         let output = BatchOutput { shape: Dims::from_slice(shape), data: Bytes::copy_from_slice(data) };
         Ok(Execution { outputs: vec![output], ..Execution::default() })
