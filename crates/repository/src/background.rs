@@ -6,20 +6,20 @@ use std::{
 };
 
 use super::{
-    LoadAttempt, LoadRequest, ModelVersion,
+    LoadAttempt, ModelVersion, ResolvedVersion,
     blocking::blocking,
     control::{Control, Demand, loading::Source},
 };
 
 impl Control {
     /// Profiles a version that serves without a profile when its turn comes, and reloads the model in `directory` if
-    /// that changes how it is served. `request` is what the version was loaded from. Does nothing if the version is
+    /// that changes how it is served. `resolved` is what the version was loaded from. Does nothing if the version is
     /// unloaded meanwhile.
     pub(super) fn profile_later(
         self: &Arc<Self>,
         directory: PathBuf,
         version: Weak<ModelVersion>,
-        request: LoadRequest,
+        resolved: ResolvedVersion,
     ) {
         // Weak, so that queued profiles do not keep a dropped repository alive.
         let (control, turns, loader) = (Arc::downgrade(self), self.profiling.clone(), self.loader.clone());
@@ -27,8 +27,8 @@ impl Control {
         let is_wanted = move || asked.upgrade().is_some_and(|control| control.serves(&profiled_version));
         tokio::spawn(async move {
             let _turn = turns.lock().await;
-            let name = request.spec.name.clone();
-            let profiled = blocking(move || loader.profile(&request, &is_wanted)).await;
+            let name = resolved.spec.name.clone();
+            let profiled = blocking(move || loader.profile(&resolved, &is_wanted)).await;
             match profiled.and_then(|profiled| profiled) {
                 Ok(false) => return,
                 Ok(true) => {}

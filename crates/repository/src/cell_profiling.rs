@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use paternoster_batching::{Ns, Policy};
+use paternoster_batching::{Knobs, Ns, Policy};
 use paternoster_config::unfold::UnfoldRequest;
 use paternoster_engine::EngineError;
 use paternoster_executor::{CellPrograms, StagePrograms, WarmUp};
@@ -19,7 +19,7 @@ use paternoster_model::{
 use paternoster_profile::{CellSegment, CellTable, ChunkProfile, Halt, Key, MeasuredSize, Profile, cell_costs, sizes};
 
 use super::{
-    LoadAttempt, LoadError, LoadRequest, PoolLoader, TrialLimits, cells,
+    LoadAttempt, LoadError, PoolLoader, ResolvedVersion, TrialLimits, cells,
     profiling::{Subject, Trials, key},
     warmup::{OPEN_LENGTH, random_inputs},
 };
@@ -67,9 +67,9 @@ struct LoneCell {
 impl PoolLoader {
     /// Returns the key of a model of cells. Batch sizes are not in it: a profile stays valid when its suggestions are
     /// written into the configuration.
-    pub(super) fn cells_key(&self, request: &LoadRequest, unfold: &UnfoldRequest) -> Result<Key, LoadError> {
-        let programs = distinct(request.cells.iter().map(|cell| cell.file.as_path()));
-        let engines = request.cells.iter().map(|cell| self.engines.describe(cell.engine, cell.precision));
+    pub(super) fn cells_key(&self, resolved: &ResolvedVersion, unfold: &UnfoldRequest) -> Result<Key, LoadError> {
+        let programs = distinct(resolved.cells.iter().map(|cell| cell.file.as_path()));
+        let engines = resolved.cells.iter().map(|cell| self.engines.describe(cell.engine, cell.precision));
         let engines = engines.collect::<Result<Vec<_>, EngineError>>()?;
         let cells = unfold.cells.iter().enumerate().map(|(number, cell)| {
             let nodes = unfold.segments.iter().find(|segment| segment.cells.contains(&number)).map(|segment| {
@@ -91,15 +91,19 @@ impl PoolLoader {
         key(&programs, &distinct(engines).join("; "), configuration)
     }
 
-    /// Returns the request with the batch sizes of its profile where the configuration sets none, and its latencies;
+    /// Returns a version with the batch sizes of its profile where the configuration sets none, and its latencies;
     /// `None` if there is no profile that can be trusted, or the version may run on cards.
-    pub(super) fn cells_by_profile(&self, request: &LoadRequest, unfold: &UnfoldRequest) -> Option<LoadRequest> {
-        let is_open = request.knobs.latencies.is_none() || unfold.cells.iter().any(|cell| cell.batch_sizes.is_none());
+    pub(super) fn cells_by_profile(
+        &self,
+        resolved: &ResolvedVersion,
+        unfold: &UnfoldRequest,
+    ) -> Option<ResolvedVersion> {
+        let is_open = resolved.knobs.latencies.is_none() || unfold.cells.iter().any(|cell| cell.batch_sizes.is_none());
         // Profiles are measured on the CPU.
-        if !is_open || (self.pool.has_cards() && request.placement.may_need_cards()) {
+        if !is_open || (self.pool.has_cards() && resolved.placement.may_need_cards()) {
             return None;
         }
-        let profile = self.trusted_profile(request)?;
+        let profile = self.trusted_profile(resolved)?;
         if !profile.cells.iter().map(|table| &table.name).eq(unfold.cells.iter().map(|cell| &cell.name)) {
             return None;
         }
@@ -107,52 +111,53 @@ impl PoolLoader {
         for (cell, table) in sized.cells.iter_mut().zip(&profile.cells) {
             cell.batch_sizes.get_or_insert_with(|| table.batch_sizes.clone());
         }
-        let mut advised = request.clone();
-        advised.knobs.max_batch_rows = sized.max_rows();
-        advised.knobs.latencies.get_or_insert_with(|| cell_costs(&profile.cells));
+        let mut knobs = resolved.knobs.clone();
+        knobs.max_batch_rows = sized.max_rows();
+        knobs.latencies.get_or_insert_with(|| cell_costs(&profile.cells));
         let batches = sized.cells.iter().map(|cell| format!("{}: {}", cell.name, cell.max_rows()));
         tracing::info!(
-            model = request.spec.name,
+            model = resolved.spec.name,
             largest_batches = batches.collect::<Vec<_>>().join(", "),
             "profile applied"
         );
-        advised.unfold = Some(sized);
-        Some(advised)
+        Some(ResolvedVersion { knobs, unfold: Some(sized), ..resolved.clone() })
     }
 
     /// Bounds the batches of chains that run several steps at a time, where neither the configuration nor a profile
     /// does: to the rows from which more gain little on this machine. Those who come later then wait in the queue, and
-    /// requests of many steps do not wait at each step for all others (`docs/cells.md`).
+    /// requests of many steps do not wait at each step for all others (`docs/cells.md`). Returns the knobs with these
+    /// bounds.
     pub(super) fn bound_batches(
         &self,
-        request: &mut LoadRequest,
+        resolved: &ResolvedVersion,
         unfold: &UnfoldRequest,
         programs: &StagePrograms,
+        mut knobs: Knobs,
         attempt: &LoadAttempt,
-    ) {
-        let is_on_cards = self.pool.has_cards() && request.placement.may_need_cards();
-        let (Policy::Cellular(knobs), Some(cells)) = (&request.knobs.policy, programs.cells()) else { return };
-        if knobs.paper || is_on_cards {
-            return;
+    ) -> Knobs {
+        let is_on_cards = self.pool.has_cards() && resolved.placement.may_need_cards();
+        let (Policy::Cellular(own), Some(cells)) = (&mut knobs.policy, programs.cells()) else { return knobs };
+        if own.paper || is_on_cards {
+            return knobs;
         }
         let bounds: Vec<Option<u32>> = unfold
             .cells
             .iter()
-            .zip(&knobs.cells)
+            .zip(&own.cells)
             .enumerate()
             .map(|(number, (cell, knobs))| {
                 let chunks = knobs.chunks.filter(|_| cell.batch_sizes.is_none())?;
                 let most = (cell.max_rows(), chunks.most_row_steps);
-                let lone = LoneCell::new(request, cells, number, most).ok()?;
-                self.try_batches(&lone, cell.max_rows(), self.trial_limits(request), attempt)
+                let lone = LoneCell::new(resolved, cells, number, most).ok()?;
+                self.try_batches(&lone, cell.max_rows(), self.trial_limits(resolved), attempt)
             })
             .collect();
-        let Policy::Cellular(knobs) = &mut request.knobs.policy else { return };
-        for (cell, bound) in knobs.cells.iter_mut().zip(bounds) {
-            tracing::debug!(model = request.spec.name, bound, "rows that are enough, by a trial at load");
+        for (cell, bound) in own.cells.iter_mut().zip(bounds) {
+            tracing::debug!(model = resolved.spec.name, bound, "rows that are enough, by a trial at load");
             cell.max_rows = bound.unwrap_or(cell.max_rows);
             cell.min_followup = cell.min_followup.min(cell.max_rows);
         }
+        knobs
     }
 
     /// Runs tasks of a cell until [`enough_rows`] knows; `None` if they cannot be run, or if the smallest batch would
@@ -188,14 +193,13 @@ impl PoolLoader {
     /// [`Halt::GivenUp`] if `before_run` stopped it.
     pub(super) fn measure_cells(
         &self,
-        request: &LoadRequest,
+        resolved: &ResolvedVersion,
         unfold: &UnfoldRequest,
         trials: Trials<'_>,
     ) -> Result<Profile, Halt> {
         let attempt = LoadAttempt::of_repository();
-        let mut served = request.clone();
-        let limits = self.trial_limits(request);
-        let programs = cells::compile(&self.pool, &self.opener(&attempt), limits, &mut served, unfold)?;
+        let limits = self.trial_limits(resolved);
+        let (programs, _) = cells::compile(&self.pool, &self.opener(&attempt), limits, resolved, unfold)?;
         let cells = programs.cells().ok_or_else(|| Halt::Failed("it has no cells".to_owned()))?;
         let (knobs, _) = cells.knobs();
         let budget = trials.budget / u32::try_from(knobs.len()).unwrap_or(u32::MAX).max(1);
@@ -203,12 +207,12 @@ impl PoolLoader {
         for (number, (cell, knobs)) in unfold.cells.iter().zip(&knobs).enumerate() {
             let configured = cell.batch_sizes.as_ref().and_then(|sizes| sizes.last().copied());
             // The rows of a program that is not made for cells are those of the configuration.
-            let least = if request.is_one_program() { 1 } else { MOST_ROWS };
+            let least = if resolved.is_one_program() { 1 } else { MOST_ROWS };
             let most_row_steps = knobs.chunks.map_or(u32::MAX, |chunks| chunks.most_row_steps);
             let most = (configured.map_or(least, |most| most.max(least)), most_row_steps);
-            let lone = LoneCell::new(request, cells, number, most)?;
+            let lone = LoneCell::new(resolved, cells, number, most)?;
             let subject = Subject {
-                request,
+                resolved,
                 spec: &lone.spec,
                 programs: &lone.programs,
                 what: format!("cell '{}'", cell.name),
@@ -221,7 +225,7 @@ impl PoolLoader {
         }
         let max_rows = tables.iter().filter_map(CellTable::largest_batch).max().unwrap_or(1);
         let unfold = cells.unfolding().segments.iter().map(|segment| named(segment, cells.unfolding())).collect();
-        let model = request.spec.name.clone();
+        let model = resolved.spec.name.clone();
         Ok(Profile { model, max_rows, cells: tables, unfold, ..Profile::default() })
     }
 }
@@ -230,7 +234,7 @@ impl LoneCell {
     /// Makes a model of a cell, with batches of up to `most_rows`, and tasks of up to `most_row_steps` rows times
     /// steps.
     fn new(
-        request: &LoadRequest,
+        resolved: &ResolvedVersion,
         cells: &CellPrograms,
         number: usize,
         (most_rows, most_row_steps): (u32, u32),
@@ -256,8 +260,8 @@ impl LoneCell {
         };
         let inputs = cell.inputs.iter().zip(&nodes.inputs).map(|(own, source)| tensor(own, Some(source)));
         let spec = ModelSpec {
-            name: format!("{}, cell '{}'", request.spec.name, cell.name),
-            version: request.spec.version,
+            name: format!("{}, cell '{}'", resolved.spec.name, cell.name),
+            version: resolved.spec.version,
             max_batch_size: most_rows,
             inputs: inputs.collect(),
             outputs: cell.outputs.iter().map(|own| tensor(own, None)).collect(),

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use bytes::Bytes;
-use paternoster_batching::Policy;
+use paternoster_batching::{Knobs, Policy};
 use paternoster_config::{
     lengths::CellLengths,
     nearest::suggestion,
@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 use tracing::warn;
 
 use super::{
-    LoadAttempt, LoadError, LoadErrorKind, LoadPlace, LoadRequest, TrialLimits,
+    LoadAttempt, LoadError, LoadErrorKind, LoadPlace, ResolvedVersion, TrialLimits,
     opening::Opener,
     plans::{self, Batches, Compiled},
 };
@@ -35,7 +35,8 @@ const EXAMPLE_STEPS: i64 = 3;
 /// Most bytes of the example's inputs.
 const MAX_EXAMPLE_BYTES: usize = 1 << 30;
 
-/// Compiles the cells, stores their parameters for the core in `request.knobs`, and runs an example request.
+/// Compiles the cells, and runs an example request. Returns the programs, and the version's knobs with the parameters
+/// of the cells for the core.
 ///
 /// # Errors
 /// Names the cell or segment if a program cannot be read or compiled, or if the segments do not fit the cells. Also
@@ -44,14 +45,14 @@ pub(super) fn compile(
     pool: &Pool,
     opener: &Opener<'_>,
     limits: TrialLimits,
-    request: &mut LoadRequest,
+    resolved: &ResolvedVersion,
     unfold: &UnfoldRequest,
-) -> Result<StagePrograms, LoadError> {
+) -> Result<(StagePrograms, Knobs), LoadError> {
     let mut graphs = Vec::with_capacity(unfold.cells.len());
     // Held until the cells are compiled, which then share their sessions.
     let mut held = Vec::new();
-    for (number, (cell, program)) in unfold.cells.iter().zip(&request.cells).enumerate() {
-        let opened = request.opened.get(number);
+    for (number, (cell, program)) in unfold.cells.iter().zip(&resolved.cells).enumerate() {
+        let opened = resolved.opened.get(number);
         let graph = opened.map_or_else(|| program.read(), |model| Ok(model.to_bytes()))?;
         let mut signature = Signature::from_bytes(&program.file.display().to_string(), &graph)?;
         let model = match opened {
@@ -65,11 +66,11 @@ pub(super) fn compile(
     }
     // Segments can only be resolved against the inputs and outputs of all cells.
     let all_ports: Vec<CellPorts> = graphs.iter().map(|(graph, _)| graph.ports.clone()).collect();
-    let unfolding = unfold.resolve(&request.spec, &all_ports)?;
+    let unfolding = unfold.resolve(&resolved.spec, &all_ports)?;
     let all_axes: Vec<&[String]> = graphs.iter().map(|(graph, _)| &graph.axes[..]).collect();
     let CellLengths { cells: lengths, most_steps } = CellLengths::of(&unfold.lengths, &all_axes)?;
     let mut compiled = Vec::with_capacity(graphs.len());
-    let cells = unfolding.cells.iter().zip(&graphs).zip(&request.cells).zip(lengths);
+    let cells = unfolding.cells.iter().zip(&graphs).zip(&resolved.cells).zip(lengths);
     for (((cell, (graph, model)), own), lengths) in cells {
         let (inputs, outputs) = CellPrograms::ports(cell);
         let place = LoadPlace::Cell(cell.name.clone());
@@ -78,28 +79,29 @@ pub(super) fn compile(
         let (place, lengths, batches) = (Some(place), Some(lengths), graph.batches());
         compiled.push(Compiled { place, program, model, inputs, outputs, has_batch_axis: true, batches, lengths });
     }
-    let (example, memory) = example(&request.spec, &unfolding, opener.attempt())?;
-    let programs = plans::of_version(pool, opener.engines(), request, &compiled, &|programs| {
-        let cells = CellPrograms::new(&request.spec, unfolding.clone(), programs).map_err(LoadError::graph)?;
+    let (example, memory) = example(&resolved.spec, &unfolding, opener.attempt())?;
+    let programs = plans::of_version(pool, opener.engines(), resolved, &compiled, &|programs| {
+        let cells = CellPrograms::new(&resolved.spec, unfolding.clone(), programs).map_err(LoadError::graph)?;
         let cells = match most_steps {
             Some(most) => cells.with_most_steps(most),
             None => cells,
         };
         Ok(cells.into())
     })?;
-    if let (Policy::Cellular(knobs), Some(cells)) = (&mut request.knobs.policy, programs.cells()) {
-        (knobs.cells, knobs.segments) = cells.knobs();
+    let mut knobs = resolved.knobs.clone();
+    if let (Policy::Cellular(own), Some(cells)) = (&mut knobs.policy, programs.cells()) {
+        (own.cells, own.segments) = cells.knobs();
     }
     // A request that unfolds finds mistakes that no single program shows, such as a state of the wrong shape.
     let tried = opener.attempt().trial(limits, |stop| {
         let batch = WarmUp { rows: 1, inputs: &example, program_inputs: &[], stop };
-        pool.warm_up(&request.spec, &programs, batch).map_err(LoadError::engine)
+        pool.warm_up(&resolved.spec, &programs, batch).map_err(LoadError::engine)
     });
     drop(memory);
     match tried {
         // Clients may never send such a request: zeros may be no rate, and two samples no speech.
-        Err(reason) if request.is_one_program() && opener.attempt().check().is_ok() => {
-            let model = &request.spec.name;
+        Err(reason) if resolved.is_one_program() && opener.attempt().check().is_ok() => {
+            let model = &resolved.spec.name;
             warn!(
                 model,
                 reason = reason.to_string(),
@@ -108,7 +110,7 @@ pub(super) fn compile(
         }
         tried => drop(tried.map_err(|error| error.within(LoadPlace::Example))?),
     }
-    Ok(programs)
+    Ok((programs, knobs))
 }
 
 /// The inputs and outputs of a cell's program.

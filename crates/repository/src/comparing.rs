@@ -14,7 +14,7 @@ use paternoster_onnx::{SealedModel, Signature};
 use paternoster_profile::{EnginePoint, EngineTable, EngineTimes, Halt, MeasuredSize, row_buckets};
 
 use super::{
-    CellProgram, LoadAttempt, LoadError, LoadRequest, Opening, PoolLoader, cells::CellGraph, opening::Opener,
+    CellProgram, LoadAttempt, LoadError, Opening, PoolLoader, ResolvedVersion, cells::CellGraph, opening::Opener,
     plans::Batches, warmup,
 };
 
@@ -54,14 +54,14 @@ impl PoolLoader {
     /// Fails if a program cannot be read, or if ONNX Runtime, the baseline, cannot run it.
     pub fn compare_engines(
         &self,
-        request: &LoadRequest,
+        resolved: &ResolvedVersion,
         sizes: &[MeasuredSize],
         budget: Duration,
         before_size: &dyn Fn(&str, MeasuredSize),
     ) -> Result<Vec<EngineTable>, Halt> {
         let attempt = LoadAttempt::of_repository();
         let opener = self.opener(&attempt);
-        let mut subjects = subjects(&opener, request)?;
+        let mut subjects = subjects(&opener, resolved)?;
         if !sizes.is_empty() {
             subjects.iter_mut().for_each(|subject| sizes.clone_into(&mut subject.sizes));
         }
@@ -112,26 +112,26 @@ impl PoolLoader {
 }
 
 /// Returns the programs of a version: one, or those of its cells.
-fn subjects(opener: &Opener<'_>, request: &LoadRequest) -> Result<Vec<Subject>, LoadError> {
-    if matches!(request.opening, Opening::Decoder(_)) {
+fn subjects(opener: &Opener<'_>, resolved: &ResolvedVersion) -> Result<Vec<Subject>, LoadError> {
+    if matches!(resolved.opening, Opening::Decoder(_)) {
         let reason = "a decoder runs in parts, a stage for the prompt and a loop for the tokens, which onnxruntime \
                       alone can run: there is nothing to compare";
         return Err(LoadError::settings(reason));
     }
     let open = |program: &CellProgram| opener.open(program, program.read()?, &StageRequest::default());
-    let Some(unfold) = &request.unfold else {
-        let (program, spec) = (request.whole_program(), request.spec.clone());
+    let Some(unfold) = &resolved.unfold else {
+        let (program, spec) = (resolved.program.clone(), resolved.spec.clone());
         let lengths = if spec.symbols.is_empty() { &[0][..] } else { &LENGTHS };
         let sizes = sizes(spec.max_batch_size, lengths);
         return Ok(vec![Subject { cell: None, model: open(&program)?, program, spec, batches: None, sizes }]);
     };
-    let cells = unfold.cells.iter().zip(&request.cells).map(|(cell, program)| {
+    let cells = unfold.cells.iter().zip(&resolved.cells).map(|(cell, program)| {
         let signature = Signature::from_bytes(&program.file.display().to_string(), &program.read()?);
         let graph = CellGraph::new(&signature?, &cell.tensors)?;
         let (batches, ports) = (graph.batches(), graph.ports);
         let (inputs, outputs) = (ports.inputs, ports.outputs);
         let (max_batch_size, symbols) = (cell.max_rows(), Vec::new());
-        let spec = ModelSpec { max_batch_size, inputs, outputs, symbols, ..request.spec.clone() };
+        let spec = ModelSpec { max_batch_size, inputs, outputs, symbols, ..resolved.spec.clone() };
         let (sizes, cell) = (sizes(max_batch_size, &[0]), Some(cell.name.clone()));
         Ok(Subject { cell, model: open(program)?, program: program.clone(), spec, batches, sizes })
     });

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use paternoster_batching::{Policy, StageKnobs};
+use paternoster_batching::{Knobs, Policy, StageKnobs};
 use paternoster_config::{
     generate::{MAX_TOKENS, OUTPUT},
     policies::Automatic,
@@ -24,32 +24,32 @@ use paternoster_onnx::{
 use smallvec::smallvec;
 use tracing::info;
 
-use super::{CellProgram, Generation, LoadError, LoadPlace, LoadRequest, Opening, opening::Opener};
+use super::{Generation, LoadError, LoadPlace, Opening, ResolvedVersion, opening::Opener};
 
-/// Returns the request that serves a model by cells; `None` if its graph has no recurrent layers or stays whole. The
+/// Returns a version as it is served by cells; `None` if its graph has no recurrent layers or stays whole. The
 /// log says why it stays whole.
 ///
 /// # Errors
 /// Returns the reason if the program cannot be read or opened at all, or would stay whole where the configuration asks
 /// for cells.
-pub(super) fn by_cells(request: &LoadRequest, opener: &Opener<'_>) -> Result<Option<LoadRequest>, LoadError> {
-    if !matches!(request.opening, Opening::RecurrentLayers | Opening::Batches) {
+pub(super) fn by_cells(resolved: &ResolvedVersion, opener: &Opener<'_>) -> Result<Option<ResolvedVersion>, LoadError> {
+    if !matches!(resolved.opening, Opening::RecurrentLayers | Opening::Batches) {
         return Ok(None);
     }
-    let asked = match &request.knobs.policy {
+    let asked = match &resolved.knobs.policy {
         Policy::Cellular(knobs) => Some(knobs),
         _ => None,
     };
-    let program = request.whole_program();
+    let program = &resolved.program;
     let graph = program.read()?;
     if !is_recurrent_model(&graph) {
         return match asked {
-            Some(_) => Err(stays_whole(request, "it has no recurrent layers (LSTM, GRU, RNN) and no Scan")),
+            Some(_) => Err(stays_whole(resolved, "it has no recurrent layers (LSTM, GRU, RNN) and no Scan")),
             None => Ok(None),
         };
     }
-    let name = &request.spec.name;
-    if request.opening == Opening::Batches {
+    let name = &resolved.spec.name;
+    if resolved.opening == Opening::Batches {
         let message = "dynamic_batching serves recurrent layers as a whole. By cells requests join and leave at each \
                        step: remove dynamic_batching, or add parameters { key: \"batching.policy\" value { \
                        string_value: \"cellular\" } }";
@@ -58,48 +58,47 @@ pub(super) fn by_cells(request: &LoadRequest, opener: &Opener<'_>) -> Result<Opt
     }
     let whole = |reason: LoadError| {
         if asked.is_some() {
-            return Err(stays_whole(request, &reason.to_string()));
+            return Err(stays_whole(resolved, &reason.to_string()));
         }
         info!(model = name, reason = reason.to_string(), "recurrent layers are served as a whole");
         Ok(None)
     };
-    if let Err(reason) = has_rows(&request.spec) {
+    if let Err(reason) = has_rows(&resolved.spec) {
         return whole(reason);
     }
-    let model = opener.open(&program, graph, &StageRequest::default())?;
+    let model = opener.open(program, graph, &StageRequest::default())?;
     let opened = open_sealed(&model).map_err(LoadError::graph).and_then(|(opened, programs)| {
-        let steps = Expression::Length(input_of(&request.spec, &opened.steps_of)?);
+        let steps = Expression::Length(input_of(&resolved.spec, &opened.steps_of)?);
         let nodes = |kind| match kind {
             SegmentKind::Stage => Nodes::Stage,
             SegmentKind::Chain { .. } | SegmentKind::Decode => Nodes::Chain { steps: steps.clone(), chunks: true },
         };
-        let mut unfold = unfolding(&opened.segments, nodes, &request.spec)?;
-        unfold.limits = vec![Limit::Length { input: input_of(&request.spec, &opened.steps_of)?, most: MOST_STEPS }];
+        let mut unfold = unfolding(&opened.segments, nodes, &resolved.spec)?;
+        unfold.limits = vec![Limit::Length { input: input_of(&resolved.spec, &opened.steps_of)?, most: MOST_STEPS }];
         let segments = opened.segments.iter().map(|segment| segment.name.as_str()).collect::<Vec<_>>().join(", ");
         let (layers, steps_of) = (opened.layers, opened.steps_of.as_str());
         info!(model = name, layers, segments, steps_of, "recurrent layers are served by cells");
-        let mut opened = with_cells(request, &program, unfold, programs);
-        opened.knobs.policy = Policy::Cellular(asked.cloned().unwrap_or_default());
-        Ok(opened)
+        let policy = Policy::Cellular(asked.cloned().unwrap_or_default());
+        Ok(with_cells(resolved, policy, unfold, programs))
     });
-    opened.map_or_else(whole, |request| Ok(Some(request)))
+    opened.map_or_else(whole, |resolved| Ok(Some(resolved)))
 }
 
-/// Returns the request that serves a decoder by cells: a stage for the prompt, and a loop over the tokens.
+/// Returns a decoder as it is served by cells: a stage for the prompt, and a loop over the tokens.
 ///
 /// # Errors
 /// Returns the reason if the program cannot be read or opened.
 pub(super) fn decoder(
-    request: &LoadRequest,
+    resolved: &ResolvedVersion,
     generation: &Generation,
     opener: &Opener<'_>,
-) -> Result<LoadRequest, LoadError> {
-    let program = request.whole_program();
-    let model = opener.open(&program, program.read()?, &StageRequest::default())?;
+) -> Result<ResolvedVersion, LoadError> {
+    let program = &resolved.program;
+    let model = opener.open(program, program.read()?, &StageRequest::default())?;
     let (decoder, programs) = decoder::open_sealed(&model, &generation.ends)
         .map_err(|reason| LoadError::graph(format!("it cannot generate: {reason}")))
-        .map_err(|error| error.within(LoadPlace::Program(request.program.clone())))?;
-    let name = &request.spec.name;
+        .map_err(|error| error.within(LoadPlace::Program(program.file.clone())))?;
+    let name = &resolved.spec.name;
     let (most, ends) = (generation.max_tokens, &generation.ends);
     // A graph with a table of positions knows their number itself.
     let positions = decoder.positions.unwrap_or(generation.max_length);
@@ -116,21 +115,21 @@ pub(super) fn decoder(
         SegmentKind::Decode => decode.clone(),
         SegmentKind::Stage | SegmentKind::Chain { .. } => Nodes::Stage,
     };
-    let mut unfold = unfolding(&decoder.segments, nodes, &request.spec)?;
+    let mut unfold = unfolding(&decoder.segments, nodes, &resolved.spec)?;
     unfold.limits = vec![Limit::Length { input: 0, most: longest - 1 }];
-    let max_tokens = input_of(&request.spec, MAX_TOKENS)?;
+    let max_tokens = input_of(&resolved.spec, MAX_TOKENS)?;
     for (number, segment) in unfold.segments.iter_mut().enumerate() {
         let is_loop = segment.nodes != Nodes::Stage;
         unfold.limits.extend(is_loop.then_some(Limit::Steps { segment: number, input: max_tokens }));
-        segment.streams = is_loop && request.spec.decoupled;
+        segment.streams = is_loop && resolved.spec.decoupled;
         segment.emits.iter_mut().filter(|_| is_loop).for_each(|emit| emit.name = OUTPUT.to_owned());
     }
-    Ok(with_cells(request, &program, unfold, programs))
+    Ok(with_cells(resolved, resolved.knobs.policy.clone(), unfold, programs))
 }
 
 /// Says why a graph cannot be served as its configuration asks.
-pub(super) fn stays_whole(request: &LoadRequest, reason: &str) -> LoadError {
-    let program = request.program.display();
+pub(super) fn stays_whole(resolved: &ResolvedVersion, reason: &str) -> LoadError {
+    let program = resolved.program.file.display();
     LoadError::graph(format!(
         "the policy 'cellular' needs recurrent layers in the graph that can run by steps, or 'cells' and 'unfold', but \
          '{program}' stays whole: {reason}"
@@ -149,22 +148,29 @@ fn has_rows(spec: &ModelSpec) -> Result<(), LoadError> {
 }
 
 fn with_cells(
-    request: &LoadRequest,
-    program: &CellProgram,
+    resolved: &ResolvedVersion,
+    policy: Policy,
     unfold: UnfoldRequest,
     programs: Vec<SealedModel>,
-) -> LoadRequest {
-    let mut request = request.clone();
-    request.cells = programs.iter().map(|_| program.clone()).collect();
-    request.knobs.max_batch_rows = unfold.max_rows();
-    request.knobs.mergeable = true;
-    // Lanes of a CPU share its cores.
-    request.knobs.max_in_flight = 1;
-    request.knobs.stages = u16::try_from(programs.len()).map_or(request.knobs.stages, StageKnobs::chain);
-    request.automatic = Automatic { batch_sizes: request.automatic.is_any(), ..Automatic::default() };
-    request.unfold = Some(unfold);
-    request.opened = programs;
-    request
+) -> ResolvedVersion {
+    let stages = u16::try_from(programs.len()).map_or(resolved.knobs.stages.clone(), StageKnobs::chain);
+    let knobs = Knobs {
+        max_batch_rows: unfold.max_rows(),
+        mergeable: true,
+        // Lanes of a CPU share its cores.
+        max_in_flight: 1,
+        stages,
+        policy,
+        ..resolved.knobs.clone()
+    };
+    ResolvedVersion {
+        knobs,
+        cells: programs.iter().map(|_| resolved.program.clone()).collect(),
+        automatic: Automatic { batch_sizes: resolved.automatic.is_any(), ..Automatic::default() },
+        unfold: Some(unfold),
+        opened: programs,
+        ..resolved.clone()
+    }
 }
 
 /// Describes how a request unfolds into the segments of an opened model.

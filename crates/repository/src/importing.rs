@@ -17,10 +17,12 @@ use serde::Serialize;
 use serde_yaml::Value;
 
 use super::{
-    LoadAttempt, LoadError, LoadRequest, Loader, Overrides,
+    LoadAttempt, LoadError, Loader, Overrides, ResolvedVersion,
     configuration::{self, YAML},
     directory::{self, PROGRAMS, TOKENIZER},
-    generation, prepare, scan,
+    generation, prepare,
+    resolving::resolve,
+    scan,
     stores::is_remote,
     text::TextModel,
 };
@@ -129,9 +131,9 @@ pub fn import(source: &Path, repository: &Path, name: &str, loader: &dyn Loader)
     let configured = staged.path().join(YAML);
     let write = |text: &str| fs::write(&configured, text).map_err(failed("write", &configured));
     write("text: {}\n")?;
-    let (text, request) = read_as_served(staged.path(), name, loader)?;
-    let section = text.section(&request.spec)?;
-    let configuration = configuration_of(&request.spec, &section)?;
+    let (text, resolved) = read_as_served(staged.path(), name, loader)?;
+    let section = text.section(&resolved.spec)?;
+    let configuration = configuration_of(&resolved.spec, &section)?;
     write(&configuration)?;
     read_as_served(staged.path(), name, loader)?;
     fs::rename(staged.path(), &target).map_err(failed("write", &target))?;
@@ -139,8 +141,8 @@ pub fn import(source: &Path, repository: &Path, name: &str, loader: &dyn Loader)
     let _ = staged.keep();
     Ok(Imported {
         directory: target,
-        kind: kind(&text, &section, &request.spec),
-        program: request.spec,
+        kind: kind(&text, &section, &resolved.spec),
+        program: resolved.spec,
         weights: weights.into_iter().collect(),
         configuration,
     })
@@ -198,12 +200,12 @@ fn read_as_served(
     directory: &Path,
     name: &str,
     loader: &dyn Loader,
-) -> Result<(Arc<TextModel>, LoadRequest), LoadError> {
+) -> Result<(Arc<TextModel>, ResolvedVersion), LoadError> {
     let completion = prepare::Completion::without_server();
-    let plan = prepare::Plan::read(name, Some(directory.to_owned()), Overrides::default(), None, completion)?;
-    let request = plan.request(VERSION, loader, &LoadAttempt::of_repository())?;
-    let text = plan.text.ok_or_else(|| LoadError::settings(format!("model '{name}' takes no texts")))?;
-    Ok((text, request))
+    let found = prepare::FoundModel::read(name, Some(directory.to_owned()), Overrides::default(), None, completion)?;
+    let resolved = resolve(&found, VERSION, loader, &LoadAttempt::of_repository())?;
+    let text = found.text.ok_or_else(|| LoadError::settings(format!("model '{name}' takes no texts")))?;
+    Ok((text, resolved))
 }
 
 fn kind(text: &TextModel, section: &Text, spec: &ModelSpec) -> &'static str {

@@ -1,14 +1,23 @@
 //! The model repository: model directories, their configuration, versions, loading and unloading, states and reasons.
 //!
+//! A load is a line of values, each made once from the one before:
+//!
+//! 1. Found: `prepare` reads the configuration of a model directory and picks the versions (`prepare::FoundModel`).
+//! 2. Resolved: `resolving` has a version's graph read and its settings completed and checked ([`ResolvedVersion`]).
+//! 3. Opened: the [`Loader`] compiles its programs and tries them. `exported_cells` and `profiling` may make another
+//!    resolved version first.
+//! 4. Placed: the loader puts it on the lanes and cards of the pool, as a `ModelHandle` of the executor.
+//! 5. Serving: it becomes a [`ModelVersion`] of `table`, whose snapshot in `serving` requests read.
+//!
+//! Around that line, `control` has the turns of loads, dependencies, memory and refusals, and an `attempt` may end it
+//! early. It fails with a [`LoadError`]. [`PoolLoader`] is the loader that knows the engines and the pool.
+//!
 //! `repository` is what front ends call; a load whose caller drops its future is ended there.
 //! `paternoster-config` turns configuration texts and graph signatures into one checked configuration. `places` lists
 //! the repositories, and `stores` mirrors those in object stores to disk. `scan` and `directory` read the disk;
-//! `changes` decides what changed in poll mode. `prepare` combines both into [`LoadRequest`]s, which `startup` and
-//! `polling` have `control` load. Each load is an `attempt`, which can be ended early. `table` holds the state of every
-//! version, and `serving` the snapshot of it that requests read. Where requests load models, `control` unloads others
-//! for them, as the rule in `residency` decides. `importing` writes a model directory. `start_cache` has what is kept
-//! across restarts. A load fails with a [`LoadError`]. The [`Loader`] compiles and starts versions; [`PoolLoader`] is
-//! the implementation that knows the engines and the pool. It must not know the wire protocol or how requests are
+//! `changes` decides what changed in poll mode. `startup` and `polling` have `control` load models. Where requests load
+//! models, `control` unloads others for them, as the rule in `residency` decides. `importing` writes a model directory.
+//! `start_cache` has what is kept across restarts. The repository must not know the wire protocol or how requests are
 //! batched.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
@@ -51,6 +60,7 @@ mod prepare;
 mod profiling;
 mod repository;
 mod residency;
+mod resolving;
 mod rollout;
 mod scan;
 mod serving;
@@ -75,7 +85,7 @@ pub use error::{ControlError, ResolveError, StartError};
 pub use importing::{Imported, import};
 pub use isolation::{Isolation, IsolationScope, open_alone};
 pub use load_error::{LoadError, LoadErrorKind, LoadPlace};
-pub use loader::{CellProgram, EngineKind, Generation, HeldProgram, LoadRequest, Loader, Opening, WarmupSample};
+pub use loader::{CellProgram, EngineKind, Generation, HeldProgram, Loader, Opening, ResolvedVersion, WarmupSample};
 pub use options::{ControlMode, Options, ResidencyOptions};
 pub use overrides::Overrides;
 pub use pool_loader::PoolLoader;

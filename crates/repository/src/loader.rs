@@ -1,4 +1,4 @@
-//! The [`Loader`] trait, which the repository calls to compile and start versions, and the [`LoadRequest`] that it
+//! The [`Loader`] trait, which the repository calls to compile and start versions, and the [`ResolvedVersion`] that it
 //! passes.
 
 use std::{
@@ -42,7 +42,7 @@ pub trait Loader: Send + Sync {
     ///
     /// # Errors
     /// Returns the reason, which names the operator or file at fault.
-    fn load(&self, request: LoadRequest, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError>;
+    fn load(&self, resolved: ResolvedVersion, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError>;
 
     /// Reads the inputs and outputs of an ONNX program: from `bytes` if given, else from the file.
     ///
@@ -69,8 +69,8 @@ pub trait Loader: Send + Sync {
         None
     }
 
-    /// Returns whether a version loaded from this request may gain from [`Self::profile`].
-    fn may_profile(&self, _request: &LoadRequest) -> bool {
+    /// Returns whether a version may gain from [`Self::profile`].
+    fn may_profile(&self, _resolved: &ResolvedVersion) -> bool {
         false
     }
 
@@ -80,14 +80,14 @@ pub trait Loader: Send + Sync {
     ///
     /// # Errors
     /// Returns the reason if the version cannot be measured or its profile cannot be stored.
-    fn profile(&self, _request: &LoadRequest, _is_wanted: &dyn Fn() -> bool) -> Result<bool, LoadError> {
+    fn profile(&self, _resolved: &ResolvedVersion, _is_wanted: &dyn Fn() -> bool) -> Result<bool, LoadError> {
         Ok(false)
     }
 }
 
-/// One version to load.
+/// One version to load, with complete settings and the places of its files. Each change of it makes another one.
 #[derive(Clone, Debug)]
-pub struct LoadRequest {
+pub struct ResolvedVersion {
     /// Inputs, outputs and largest batch.
     pub spec: ModelSpec,
     /// Batching policy, queueing and priorities.
@@ -109,25 +109,15 @@ pub struct LoadRequest {
     pub task_time_limit: Option<Duration>,
     /// The engine that runs it.
     pub engine: EngineKind,
-    /// The program's file. It exists unless `override_bytes` replaces it or the engine needs no file. For a model of
-    /// cells, the version's directory.
-    pub program: PathBuf,
-    /// The program's content, if the load request carried it.
-    pub override_bytes: Option<Bytes>,
-    /// Where weights outside the program's own file may be.
-    pub external: ExternalFiles,
-    /// Libraries of custom operators, which ONNX Runtime loads.
-    pub operators: Arc<[PathBuf]>,
-    /// Whether the inputs of the program are what a tokenizer gives.
-    pub takes_texts: bool,
+    /// The program of a model that is not made of cells, by the engine if that is one for graphs. For a model of cells,
+    /// its file is the version's directory.
+    pub program: CellProgram,
     /// Requests to run before the version is ready.
     pub warmup: Vec<WarmupSample>,
     /// The devices that the version runs on.
     pub placement: Placement,
     /// Lengths of the padded axes for which plans for CUDA cards are prepared.
     pub lengths: PreparedLengths,
-    /// Number format for matrix products and convolutions, where device and engine leave a choice.
-    pub precision: Precision,
     /// The complete configuration, after auto-completion.
     pub config: Arc<pb::ModelConfig>,
     /// The program, if completion had to compile it.
@@ -174,27 +164,15 @@ impl fmt::Debug for HeldProgram {
     }
 }
 
-impl LoadRequest {
+impl ResolvedVersion {
     /// Whether the configuration asks that recurrent layers be served by cells.
     pub(super) fn asks_for_cells(&self) -> bool {
         self.opening == Opening::RecurrentLayers && matches!(self.knobs.policy, Policy::Cellular(_))
     }
 
-    /// Returns the program of a model that is not made of cells.
-    pub(super) fn whole_program(&self) -> CellProgram {
-        let Self { program, override_bytes, external, operators, precision, takes_texts, .. } = self;
-        let engine = match self.engine {
-            EngineKind::Onnx(engine) => engine,
-            EngineKind::Repeat => OnnxEngine::default(),
-        };
-        let (bytes, external, operators) = (override_bytes.clone(), external.clone(), operators.clone());
-        let (precision, takes_texts) = (*precision, *takes_texts);
-        CellProgram { file: program.clone(), bytes, external, operators, engine, precision, takes_texts }
-    }
-
     /// Whether the only cell is the program of a model that is not made of cells: one whose requests are in sequences.
     pub(super) fn is_one_program(&self) -> bool {
-        self.opened.is_empty() && self.cells.iter().all(|cell| cell.file == self.program)
+        self.opened.is_empty() && self.cells.iter().all(|cell| cell.file == self.program.file)
     }
 
     /// Whether the configuration lists the cells.

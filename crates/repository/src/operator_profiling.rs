@@ -7,7 +7,7 @@ use paternoster_config::stages::{StageCuts, StageRequest};
 use paternoster_onnx::cut::{between_ranges, legal_cuts};
 use paternoster_profile::{CutTable, Halt, MeasuredSize, OperatorCuts, Profile};
 
-use super::{LoadAttempt, LoadError, LoadRequest, PoolLoader, profiling::Trials};
+use super::{LoadAttempt, LoadError, PoolLoader, ResolvedVersion, profiling::Trials};
 
 /// Number of ranges, or fewer where the graph has fewer places to cut: the largest number of stages in DVABatch.
 const RANGES: usize = 8;
@@ -20,7 +20,7 @@ impl PoolLoader {
     /// [`Halt::GivenUp`] if the measurement was stopped; the reason if the program cannot be read.
     pub(super) fn measure_operators(
         &self,
-        request: &LoadRequest,
+        resolved: &ResolvedVersion,
         profile: &mut Profile,
         sizes: &[MeasuredSize],
         budget: Duration,
@@ -31,8 +31,8 @@ impl PoolLoader {
                 return Ok(None);
             }
             let measured = self
-                .compile_cut(request, StageCuts::At(tensors.clone()))
-                .and_then(|programs| self.measure_cut(request, &programs, sizes, budget, 1, trials));
+                .compile_cut(resolved, StageCuts::At(tensors.clone()))
+                .and_then(|programs| self.measure_cut(resolved, &programs, sizes, budget, 1, trials));
             match measured {
                 Ok(table) => Ok(Some(CutTable { at: tensors, ..table })),
                 Err(Halt::Failed(reason)) => {
@@ -42,7 +42,7 @@ impl PoolLoader {
                 Err(halt) => Err(halt),
             }
         };
-        profile.ranges = measure(self.tensors_between_ranges(request)?)?;
+        profile.ranges = measure(self.tensors_between_ranges(resolved)?)?;
         let weighed = profile
             .whole()
             .zip(profile.ranges.as_ref())
@@ -51,10 +51,10 @@ impl PoolLoader {
         Ok(())
     }
 
-    fn tensors_between_ranges(&self, request: &LoadRequest) -> Result<Vec<String>, LoadError> {
+    fn tensors_between_ranges(&self, resolved: &ResolvedVersion) -> Result<Vec<String>, LoadError> {
         let attempt = LoadAttempt::of_repository();
-        let program = request.whole_program();
-        let model = self.opener(&attempt).open(&program, program.read()?, &StageRequest::default())?;
+        let program = &resolved.program;
+        let model = self.opener(&attempt).open(program, program.read()?, &StageRequest::default())?;
         let places = legal_cuts(model.model());
         Ok(between_ranges(&places, RANGES).into_iter().map(|place| place.tensor.clone()).collect())
     }

@@ -13,7 +13,7 @@ use paternoster_model::{Lengths, TensorSpec};
 use paternoster_onnx::SealedModel;
 use tracing::info;
 
-use super::{LoadError, LoadErrorKind, LoadPlace, LoadRequest};
+use super::{LoadError, LoadErrorKind, LoadPlace, ResolvedVersion};
 
 /// A program compiled for the CPU, and what it was compiled from.
 pub(super) struct Compiled<'a> {
@@ -63,33 +63,33 @@ pub(super) type Assembly<'a> = &'a dyn Fn(Vec<Arc<dyn Program>>) -> Result<Stage
 pub(super) fn of_version(
     pool: &Pool,
     engines: &Engines,
-    request: &LoadRequest,
+    resolved: &ResolvedVersion,
     compiled: &[Compiled<'_>],
     assemble: Assembly<'_>,
 ) -> Result<StagePrograms, LoadError> {
     let of_the_cpu = || assemble(compiled.iter().map(|own| own.by_rows(Arc::clone(&own.program))).collect());
-    if !pool.has_cards() || !request.placement.may_need_cards() {
+    if !pool.has_cards() || !resolved.placement.may_need_cards() {
         return of_the_cpu();
     }
-    let missing = match planned(request, compiled) {
+    let missing = match planned(resolved, compiled) {
         Ok(programs) => {
             let programs = assemble(programs)?;
-            match check_cards(&request.spec, &programs) {
+            match check_cards(&resolved.spec, &programs) {
                 Ok(()) => return Ok(programs),
                 Err(reason) => LoadError::new(LoadErrorKind::Cards, reason),
             }
         }
         Err(reason) => reason,
     };
-    let model = &request.spec.name;
-    match by_provider(pool, engines, request, compiled) {
+    let model = &resolved.spec.name;
+    match by_provider(pool, engines, resolved, compiled) {
         Ok(programs) => {
             info!(model, reason = missing.to_string(), "the model runs on ONNX Runtime's CUDA provider");
             assemble(programs)
         }
         Err(refusal) => {
             let reason = format!("{missing}; ONNX Runtime's CUDA provider cannot be used: {refusal}");
-            if request.placement.needs_cards() {
+            if resolved.placement.needs_cards() {
                 return Err(LoadError::new(LoadErrorKind::Cards, reason));
             }
             info!(model, reason, "the model runs on the CPU");
@@ -104,16 +104,16 @@ pub(super) fn of_version(
 /// Fails if the version must run on cards.
 pub(super) fn of_built_in(
     pool: &Pool,
-    request: &LoadRequest,
+    resolved: &ResolvedVersion,
     program: Arc<dyn Program>,
 ) -> Result<StagePrograms, LoadError> {
-    if pool.has_cards() && request.placement.may_need_cards() {
-        let (model, backend) = (&request.spec.name, request.engine.name());
+    if pool.has_cards() && resolved.placement.may_need_cards() {
+        let (model, backend) = (&resolved.spec.name, resolved.engine.name());
         let reason = format!(
             "the backend '{backend}' has no graph: it has no plan for cards, and ONNX Runtime's CUDA provider cannot \
              run it"
         );
-        if request.placement.needs_cards() {
+        if resolved.placement.needs_cards() {
             let reason = format!("{reason}; expected KIND_CPU or KIND_AUTO");
             return Err(LoadError::new(LoadErrorKind::Cards, reason));
         }
@@ -130,13 +130,13 @@ pub(super) fn of_built_in(
 fn by_provider(
     pool: &Pool,
     engines: &Engines,
-    request: &LoadRequest,
+    resolved: &ResolvedVersion,
     compiled: &[Compiled<'_>],
 ) -> Result<Vec<Arc<dyn Program>>, LoadError> {
-    let card = request.placement.card().or_else(|| pool.cards().next());
+    let card = resolved.placement.card().or_else(|| pool.cards().next());
     let card = card.ok_or_else(|| LoadError::new(LoadErrorKind::Cards, "there is no CUDA card"))?;
     let runtime = engines.runtime()?;
-    let provider = runtime.cuda_provider(card, request.precision, pool.card_memory_bytes())?;
+    let provider = runtime.cuda_provider(card, resolved.program.precision, pool.card_memory_bytes())?;
     let programs = compiled.iter().map(|own| {
         let [inputs, outputs] =
             [&own.inputs, &own.outputs].map(|tensors| tensors.iter().map(ProgramPort::from).collect::<Vec<_>>());
@@ -151,16 +151,16 @@ fn by_provider(
 ///
 /// # Errors
 /// Names all operators without a plan if a program has none.
-fn planned(request: &LoadRequest, compiled: &[Compiled<'_>]) -> Result<Vec<Arc<dyn Program>>, LoadError> {
+fn planned(resolved: &ResolvedVersion, compiled: &[Compiled<'_>]) -> Result<Vec<Arc<dyn Program>>, LoadError> {
     let of_cells = compiled.iter().all(|own| own.lengths.is_some()).then_some(compiled);
     let Some(cells) = of_cells.filter(|cells| !cells.is_empty()) else {
-        return planned_for(request, compiled, &request.lengths);
+        return planned_for(resolved, compiled, &resolved.lengths);
     };
     let mut programs = Vec::with_capacity(cells.len());
     let mut missing = Vec::new();
     for own in cells {
-        let lengths = own.lengths.as_ref().unwrap_or(&request.lengths);
-        match planned_for(request, std::slice::from_ref(own), lengths) {
+        let lengths = own.lengths.as_ref().unwrap_or(&resolved.lengths);
+        match planned_for(resolved, std::slice::from_ref(own), lengths) {
             Ok(planned) => programs.extend(planned),
             Err(reason) => missing.push(reason),
         }
@@ -173,14 +173,14 @@ fn planned(request: &LoadRequest, compiled: &[Compiled<'_>]) -> Result<Vec<Arc<d
 /// # Errors
 /// As [`planned`].
 fn planned_for(
-    request: &LoadRequest,
+    resolved: &ResolvedVersion,
     compiled: &[Compiled<'_>],
     lengths: &PreparedLengths,
 ) -> Result<Vec<Arc<dyn Program>>, LoadError> {
     let mut plans: Vec<Vec<(Lengths, Plan)>> = vec![Vec::new(); compiled.len()];
     let mut skipped = None;
     for lengths_of_rows in lengths.combinations()? {
-        match at(compiled, &lengths_of_rows, request.precision) {
+        match at(compiled, &lengths_of_rows, resolved.program.precision) {
             Ok(made) => {
                 for (plans, plan) in plans.iter_mut().zip(made) {
                     plans.push((lengths_of_rows.clone(), plan));
@@ -197,7 +197,7 @@ fn planned_for(
     }
     if let Some((lengths, reason)) = skipped {
         let lengths = lengths.as_slice();
-        let model = &request.spec.name;
+        let model = &resolved.spec.name;
         info!(
             model,
             ?lengths,

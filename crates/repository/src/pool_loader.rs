@@ -1,10 +1,11 @@
 //! The server's [`Loader`]: compiles a version's programs, runs its warm-up requests, and starts it in the executor
 //! pool.
 
-use std::{collections::HashSet, path::Path, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::HashSet, path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use paternoster_batching::Knobs;
 use paternoster_config::{
     pb::model_config::SchedulingChoice,
     stages::{StageCuts, StageRequest},
@@ -21,8 +22,8 @@ use paternoster_profile::{Key, Store};
 use tracing::warn;
 
 use super::{
-    CellProgram, EngineKind, HeldProgram, Isolation, LoadAttempt, LoadError, LoadErrorKind, LoadPlace, LoadRequest,
-    Loader, Opening, TrialLimits, WarmupSample,
+    CellProgram, EngineKind, HeldProgram, Isolation, LoadAttempt, LoadError, LoadErrorKind, LoadPlace, Loader, Opening,
+    ResolvedVersion, TrialLimits, WarmupSample,
     attempt::CardLack,
     cells, exported_cells,
     loader::version_latencies,
@@ -30,6 +31,15 @@ use super::{
     plans::{self, Compiled},
     staging,
 };
+
+/// A version whose programs are compiled: what is placed in the pool.
+struct OpenedVersion<'a> {
+    version: Cow<'a, ResolvedVersion>,
+    programs: StagePrograms,
+    /// Those of the version, with what its programs say of cells and stages.
+    knobs: Knobs,
+    opener: Opener<'a>,
+}
 
 /// The [`Loader`] of the server.
 #[derive(Debug)]
@@ -134,57 +144,77 @@ impl PoolLoader {
     }
 
     /// Returns the time limits of a version's trial runs. Each run has the limit of the version's tasks.
-    pub(super) fn trial_limits(&self, request: &LoadRequest) -> TrialLimits {
-        let each = request.task_time_limit.unwrap_or(self.pool.task_time_limit());
+    pub(super) fn trial_limits(&self, resolved: &ResolvedVersion) -> TrialLimits {
+        let each = resolved.task_time_limit.unwrap_or(self.pool.task_time_limit());
         TrialLimits { each: (!each.is_zero()).then_some(each), all: self.trial_time }
     }
 
-    /// Rejects a model that requires cards if there are none, or moves it to the CPU if that is allowed.
-    fn place(&self, request: &mut LoadRequest) -> Result<(), LoadError> {
-        if !request.placement.needs_cards() || self.pool.has_cards() {
-            return Ok(());
-        }
-        let (model, reason) = (&request.spec.name, &self.no_cards);
-        if !self.allows_cpu_fallback {
-            return Err(LoadError::new(
-                LoadErrorKind::Cards,
-                format!(
-                    "an instance group of model '{model}' has kind KIND_GPU but no GPU is available: {reason}; expected \
-                 KIND_CPU or KIND_AUTO, or a server with --allow-cpu-fallback"
-                ),
-            ));
-        }
-        warn!(model, reason, "its instances of kind KIND_GPU run on the CPU");
-        request.placement = Placement::On(vec![Site::Cpu]);
-        Ok(())
+    /// Opens a version, runs its warm-up requests and places it in the pool.
+    fn bring_up(&self, version: &ResolvedVersion, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError> {
+        let opened = self.open(self.on_devices(version)?, attempt)?;
+        self.warm_up(&opened, attempt)?;
+        self.place(opened, attempt)
     }
 
-    fn bring_up(&self, mut request: LoadRequest, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError> {
-        self.place(&mut request)?;
-        let (opener, limits) = (self.opener(attempt), self.trial_limits(&request));
-        // Cells change `request.knobs`, which the pool takes below.
-        let programs = match request.unfold.take() {
+    /// Rejects a model that requires cards if there are none, or moves it to the CPU if that is allowed.
+    fn on_devices<'a>(&self, version: &'a ResolvedVersion) -> Result<Cow<'a, ResolvedVersion>, LoadError> {
+        if !version.placement.needs_cards() || self.pool.has_cards() {
+            return Ok(Cow::Borrowed(version));
+        }
+        let (model, reason) = (&version.spec.name, &self.no_cards);
+        if !self.allows_cpu_fallback {
+            let message = format!(
+                "an instance group of model '{model}' has kind KIND_GPU but no GPU is available: {reason}; expected \
+                 KIND_CPU or KIND_AUTO, or a server with --allow-cpu-fallback"
+            );
+            return Err(LoadError::new(LoadErrorKind::Cards, message));
+        }
+        warn!(model, reason, "its instances of kind KIND_GPU run on the CPU");
+        Ok(Cow::Owned(ResolvedVersion { placement: Placement::On(vec![Site::Cpu]), ..version.clone() }))
+    }
+
+    /// Compiles the programs of a version.
+    fn open<'a>(
+        &'a self,
+        version: Cow<'a, ResolvedVersion>,
+        attempt: &'a LoadAttempt,
+    ) -> Result<OpenedVersion<'a>, LoadError> {
+        let opener = self.opener(attempt);
+        let (programs, knobs) = match &version.unfold {
             Some(unfold) => {
-                let programs = cells::compile(&self.pool, &opener, limits, &mut request, &unfold)?;
-                self.bound_batches(&mut request, &unfold, &programs, attempt);
-                programs
+                let (programs, knobs) =
+                    cells::compile(&self.pool, &opener, self.trial_limits(&version), &version, unfold)?;
+                let knobs = self.bound_batches(&version, unfold, &programs, knobs, attempt);
+                (programs, knobs)
             }
-            None => self.compile(&request, &opener)?,
+            None => (self.compile(&version, &opener)?, version.knobs.clone()),
         };
         // Before warm-up, where a padding value that is no valid index would fail with a less clear message.
-        programs.admit_padding(&request.spec).map_err(LoadError::settings)?;
-        for sample in &request.warmup {
+        programs.admit_padding(&version.spec).map_err(LoadError::settings)?;
+        Ok(OpenedVersion { version, programs, knobs, opener })
+    }
+
+    /// Runs the warm-up requests of a version.
+    fn warm_up(&self, opened: &OpenedVersion<'_>, attempt: &LoadAttempt) -> Result<(), LoadError> {
+        let OpenedVersion { version, programs, .. } = opened;
+        for sample in &version.warmup {
             let WarmupSample { rows, inputs, program_inputs, .. } = sample;
             for _ in 0..sample.count {
                 let run = |stop: &StopSignal| {
                     let batch = WarmUp { rows: *rows, inputs, program_inputs, stop };
-                    self.pool.warm_up(&request.spec, &programs, batch).map_err(LoadError::engine)
+                    self.pool.warm_up(&version.spec, programs, batch).map_err(LoadError::engine)
                 };
-                let ended = attempt.trial(limits, run);
+                let ended = attempt.trial(self.trial_limits(version), run);
                 ended.map_err(|error| error.within(LoadPlace::Sample(sample.name.clone())))?;
             }
         }
-        let LoadRequest { spec, mut knobs, task_time_limit, config, placement, .. } = request;
+        Ok(())
+    }
+
+    /// Places a version on the lanes and cards of the pool.
+    fn place(&self, opened: OpenedVersion<'_>, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError> {
+        let OpenedVersion { version, programs, mut knobs, opener } = opened;
+        let ResolvedVersion { spec, config, placement, task_time_limit, .. } = &*version;
         // As in Triton, the setting concerns models with a scheduler of their own only.
         let has_batcher = matches!(
             config.scheduling_choice,
@@ -194,74 +224,73 @@ impl PoolLoader {
             knobs.queueing.hold_until_waiting = self.hold_until_waiting;
             knobs.queueing.hold_until_backlog = self.hold_until_backlog;
         }
-        let latencies = version_latencies(&self.latencies, &config);
         let may_wait = placement.needs_cards();
         let on_shortage =
             |card: u16, shortage: MemoryShortage| attempt.lacks_on_card(CardLack { card, shortage, may_wait });
+        let (placement, task_time_limit) = (placement.clone(), *task_time_limit);
         let options = BringUp { placement, task_time_limit, on_shortage: Some(&on_shortage) };
-        let handle = self.pool.bring_up_on(spec, knobs, programs, &options).map_err(LoadError::engine)?;
-        handle.stats().keep_latencies(latencies);
+        let handle = self.pool.bring_up_on(spec.clone(), knobs, programs, &options).map_err(LoadError::engine)?;
+        handle.stats().keep_latencies(version_latencies(&self.latencies, config));
         opener.settle();
         Ok(Arc::new(handle))
     }
 
-    /// Returns the request that serves a model by cells: a decoder, or recurrent layers, if it has any that can be
-    /// opened.
+    /// Returns a version as it is served by cells: a decoder, or recurrent layers, if it has any that can be opened.
     ///
     /// # Errors
     /// Returns the reason if a decoder cannot be opened, or recurrent layers where the configuration asks for cells.
     pub(super) fn by_cells(
         &self,
-        request: &LoadRequest,
+        resolved: &ResolvedVersion,
         attempt: &LoadAttempt,
-    ) -> Result<Option<LoadRequest>, LoadError> {
-        if let Opening::Decoder(generation) = &request.opening {
-            return exported_cells::decoder(request, generation, &self.opener(attempt)).map(Some);
+    ) -> Result<Option<ResolvedVersion>, LoadError> {
+        if let Opening::Decoder(generation) = &resolved.opening {
+            return exported_cells::decoder(resolved, generation, &self.opener(attempt)).map(Some);
         }
-        let is_asked = request.asks_for_cells();
-        if self.pool.has_cards() && request.placement.may_need_cards() {
+        let is_asked = resolved.asks_for_cells();
+        if self.pool.has_cards() && resolved.placement.may_need_cards() {
             let reason = "recurrent layers have no plan for cards: give the model CPU instances (KIND_CPU)";
-            return if is_asked { Err(exported_cells::stays_whole(request, reason)) } else { Ok(None) };
+            return if is_asked { Err(exported_cells::stays_whole(resolved, reason)) } else { Ok(None) };
         }
-        match exported_cells::by_cells(request, &self.opener(attempt)) {
+        match exported_cells::by_cells(resolved, &self.opener(attempt)) {
             // What cannot be opened is refused with the reason when the whole is loaded.
             Err(_) if !is_asked => Ok(None),
             opened => opened,
         }
     }
 
-    pub(super) fn compile(&self, request: &LoadRequest, opener: &Opener<'_>) -> Result<StagePrograms, LoadError> {
-        match request.engine {
+    pub(super) fn compile(&self, resolved: &ResolvedVersion, opener: &Opener<'_>) -> Result<StagePrograms, LoadError> {
+        match resolved.engine {
             EngineKind::Repeat => {
-                let spec = &request.spec;
+                let spec = &resolved.spec;
                 let program: Result<Arc<dyn Program>, EngineError> = if RepeatElements::is_meant(spec) {
                     RepeatElements::compile(spec).map(|program| Arc::new(program) as Arc<dyn Program>)
                 } else {
                     Repeat::compile(spec).map(|program| Arc::new(program) as Arc<dyn Program>)
                 };
-                plans::of_built_in(&self.pool, request, program?)
+                plans::of_built_in(&self.pool, resolved, program?)
             }
             EngineKind::Onnx(engine) => {
-                let program = request.whole_program();
-                let model = opener.open(&program, program.read()?, &request.stages)?;
-                let refused = |error: LoadError| error.within(LoadPlace::Program(request.program.clone()));
-                let optional = request.spec.inputs.iter().find(|input| input.optional);
+                let program = &resolved.program;
+                let model = opener.open(program, program.read()?, &resolved.stages)?;
+                let refused = |error: LoadError| error.within(LoadPlace::Program(program.file.clone()));
+                let optional = resolved.spec.inputs.iter().find(|input| input.optional);
                 if let (OnnxEngine::OpenVino, Some(input)) = (engine, optional) {
                     let name = &input.name;
                     let message = format!("input '{name}' is optional, which the engine openvino does not allow");
                     return Err(refused(LoadError::settings(message)));
                 }
-                if request.stages.cuts != StageCuts::Whole
-                    && let Some(name) = given_default(&model, &request.spec)
+                if resolved.stages.cuts != StageCuts::Whole
+                    && let Some(name) = given_default(&model, &resolved.spec)
                 {
                     return Err(refused(LoadError::settings(format!(
                         "input '{name}' has a default in the graph, which a model that is cut into stages cannot replace"
                     ))));
                 }
-                if request.stages.cuts == StageCuts::Whole {
-                    return whole(&self.pool, opener, &program, &model, request).map_err(refused);
+                if resolved.stages.cuts == StageCuts::Whole {
+                    return whole(&self.pool, opener, &model, resolved).map_err(refused);
                 }
-                stages(&self.pool, opener, &program, &model, request).map_err(refused)
+                stages(&self.pool, opener, &model, resolved).map_err(refused)
             }
         }
     }
@@ -277,13 +306,12 @@ fn given_default<'a>(model: &'a SealedModel, spec: &ModelSpec) -> Option<&'a str
 fn whole(
     pool: &Pool,
     opener: &Opener<'_>,
-    program: &CellProgram,
     model: &SealedModel,
-    request: &LoadRequest,
+    resolved: &ResolvedVersion,
 ) -> Result<StagePrograms, LoadError> {
-    let spec = &request.spec;
+    let spec = &resolved.spec;
     let (inputs, outputs) = OnnxProgram::ports_of(spec);
-    let program = opener.compile(program, model, &inputs, &outputs)?;
+    let program = opener.compile(&resolved.program, model, &inputs, &outputs)?;
     let compiled = Compiled {
         place: None,
         program,
@@ -294,7 +322,7 @@ fn whole(
         batches: None,
         lengths: None,
     };
-    plans::of_version(pool, opener.engines(), request, &[compiled], &|mut programs| {
+    plans::of_version(pool, opener.engines(), resolved, &[compiled], &|mut programs| {
         programs.pop().map(StagePrograms::from).ok_or_else(|| LoadError::internal("it has no program"))
     })
 }
@@ -303,17 +331,17 @@ fn whole(
 fn stages(
     pool: &Pool,
     opener: &Opener<'_>,
-    program: &CellProgram,
     model: &SealedModel,
-    request: &LoadRequest,
+    resolved: &ResolvedVersion,
 ) -> Result<StagePrograms, LoadError> {
-    let (plan, graphs) = staging::cut_into_stages(model.model(), &request.spec, &request.stages)?;
+    let (plan, graphs) = staging::cut_into_stages(model.model(), &resolved.spec, &resolved.stages)?;
     let parts: Vec<SealedModel> = graphs.into_iter().map(|graph| model.part(graph)).collect();
     let mut compiled = Vec::with_capacity(parts.len());
     for (number, (stage, part)) in plan.stages.iter().zip(&parts).enumerate() {
         let place = LoadPlace::Stage(number);
         let (inputs, outputs) = StagePrograms::ports(stage);
-        let program = opener.compile(program, part, &inputs, &outputs).map_err(|error| error.within(place.clone()))?;
+        let program =
+            opener.compile(&resolved.program, part, &inputs, &outputs).map_err(|error| error.within(place.clone()))?;
         let (inputs, outputs) = StagePrograms::tensors(stage);
         let owned = |tensors: Vec<&TensorSpec>| tensors.into_iter().cloned().collect();
         let (inputs, outputs) = (owned(inputs), owned(outputs));
@@ -330,8 +358,8 @@ fn stages(
             lengths,
         });
     }
-    plans::of_version(pool, opener.engines(), request, &compiled, &|programs| {
-        StagePrograms::cut(&request.spec, plan.clone(), programs).map_err(LoadError::graph)
+    plans::of_version(pool, opener.engines(), resolved, &compiled, &|programs| {
+        StagePrograms::cut(&resolved.spec, plan.clone(), programs).map_err(LoadError::graph)
     })
 }
 
@@ -340,30 +368,30 @@ impl Loader for PoolLoader {
         self.latencies.clone()
     }
 
-    fn load(&self, request: LoadRequest, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError> {
-        if let Some(opened) = self.by_cells(&request, attempt)? {
+    fn load(&self, resolved: ResolvedVersion, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError> {
+        if let Some(opened) = self.by_cells(&resolved, attempt)? {
             let advised = self.by_profile(&opened).unwrap_or(opened);
-            match self.bring_up(advised, attempt) {
+            match self.bring_up(&advised, attempt) {
                 Ok(handle) => return Ok(handle),
                 // No part of a decoder alone generates.
-                Err(reason) if request.opening != Opening::RecurrentLayers || request.asks_for_cells() => {
+                Err(reason) if resolved.opening != Opening::RecurrentLayers || resolved.asks_for_cells() => {
                     return Err(reason);
                 }
                 Err(reason) => {
                     // A load that was stopped is not tried again.
                     attempt.check()?;
-                    let model = request.spec.name.as_str();
+                    let model = resolved.spec.name.as_str();
                     warn!(model, reason = reason.to_string(), "load by cells failed; loading the graph as a whole");
                 }
             }
         }
-        if let Some(advised) = self.by_profile(&request) {
-            match self.bring_up(advised, attempt) {
+        if let Some(advised) = self.by_profile(&resolved) {
+            match self.bring_up(&advised, attempt) {
                 Ok(handle) => return Ok(handle),
                 Err(reason) => {
                     // A load that was stopped is not tried again.
                     attempt.check()?;
-                    let model = request.spec.name.as_str();
+                    let model = resolved.spec.name.as_str();
                     warn!(
                         model,
                         reason = reason.to_string(),
@@ -372,21 +400,21 @@ impl Loader for PoolLoader {
                 }
             }
         }
-        self.bring_up(request, attempt)
+        self.bring_up(&resolved, attempt)
     }
 
     fn start_cache(&self) -> Option<StartCacheReading> {
         Some(self.isolation.as_ref()?.cache.as_ref()?.reading())
     }
 
-    fn may_profile(&self, request: &LoadRequest) -> bool {
-        let sent = request.override_bytes.is_some() || request.cells.iter().any(|cell| cell.bytes.is_some());
-        let has_file = request.engine != EngineKind::Repeat && !sent;
-        has_file && self.profiles.is_some() && self.background.is_some() && request.automatic.is_any()
+    fn may_profile(&self, resolved: &ResolvedVersion) -> bool {
+        let sent = resolved.program.bytes.is_some() || resolved.cells.iter().any(|cell| cell.bytes.is_some());
+        let has_file = resolved.engine != EngineKind::Repeat && !sent;
+        has_file && self.profiles.is_some() && self.background.is_some() && resolved.automatic.is_any()
     }
 
-    fn profile(&self, request: &LoadRequest, is_wanted: &dyn Fn() -> bool) -> Result<bool, LoadError> {
-        self.profile_while_serving(request, is_wanted)
+    fn profile(&self, resolved: &ResolvedVersion, is_wanted: &dyn Fn() -> bool) -> Result<bool, LoadError> {
+        self.profile_while_serving(resolved, is_wanted)
     }
 
     fn signature(&self, program: &Path, bytes: Option<&Bytes>) -> Result<Signature, LoadError> {

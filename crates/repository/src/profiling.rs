@@ -10,7 +10,10 @@ use std::{
 };
 
 use paternoster_batching::Ns;
-use paternoster_config::{stages::StageCuts, unfold::UnfoldRequest};
+use paternoster_config::{
+    stages::{StageCuts, StageRequest},
+    unfold::UnfoldRequest,
+};
 use paternoster_executor::{StagePrograms, WarmUp};
 use paternoster_model::{InputTensor, ModelSpec};
 use paternoster_observe::machine;
@@ -20,8 +23,8 @@ use paternoster_profile::{
 use tracing::info_span;
 
 use super::{
-    EngineKind, LoadAttempt, LoadError, LoadRequest, Loader, Overrides, PoolLoader, TrialLimits, prepare, scan,
-    stores::is_remote, warmup,
+    EngineKind, LoadAttempt, LoadError, Loader, Overrides, PoolLoader, ResolvedVersion, TrialLimits, prepare,
+    resolving::resolve, scan, stores::is_remote, warmup,
 };
 
 /// Numbers of stages to measure in addition to the whole model, if the configuration leaves them open.
@@ -64,7 +67,7 @@ pub fn joining_pays(profile: &Profile) -> bool {
 ///
 /// # Errors
 /// Returns the reason if there is no such model, or if its configuration or program cannot be used.
-pub fn read_model(repository: &Path, name: &str, loader: &dyn Loader) -> Result<LoadRequest, LoadError> {
+pub fn read_model(repository: &Path, name: &str, loader: &dyn Loader) -> Result<ResolvedVersion, LoadError> {
     if is_remote(repository) {
         let place = repository.display();
         let message = format!("{place} is in an object store, which only 'paternoster serve' reads: name a directory");
@@ -78,10 +81,10 @@ pub fn read_model(repository: &Path, name: &str, loader: &dyn Loader) -> Result<
         return Err(LoadError::files(message));
     };
     let completion = prepare::Completion::without_server();
-    let plan = prepare::Plan::read(name, Some(found), Overrides::default(), None, completion)?;
-    let latest = plan.versions.last().copied();
+    let found_model = prepare::FoundModel::read(name, Some(found), Overrides::default(), None, completion)?;
+    let latest = found_model.versions.last().copied();
     let latest = latest.ok_or_else(|| LoadError::files(format!("model '{name}' has no versions")))?;
-    plan.request(latest, loader, &LoadAttempt::of_repository())
+    resolve(&found_model, latest, loader, &LoadAttempt::of_repository())
 }
 
 impl PoolLoader {
@@ -89,40 +92,40 @@ impl PoolLoader {
     ///
     /// # Errors
     /// Fails if the version cannot be measured: it has no file, or its engine is missing.
-    pub fn profile_key(&self, request: &LoadRequest) -> Result<Key, LoadError> {
-        let EngineKind::Onnx(engine) = request.engine else {
-            return Err(LoadError::graph(format!("model '{}' has no graph to measure", request.spec.name)));
+    pub fn profile_key(&self, resolved: &ResolvedVersion) -> Result<Key, LoadError> {
+        let EngineKind::Onnx(engine) = resolved.engine else {
+            return Err(LoadError::graph(format!("model '{}' has no graph to measure", resolved.spec.name)));
         };
-        if request.override_bytes.is_some() || request.cells.iter().any(|cell| cell.bytes.is_some()) {
-            let message = format!("model '{}' came with its load request, and has no file", request.spec.name);
+        if resolved.program.bytes.is_some() || resolved.cells.iter().any(|cell| cell.bytes.is_some()) {
+            let message = format!("model '{}' came with its load request, and has no file", resolved.spec.name);
             return Err(LoadError::files(message));
         }
-        if let Some(unfold) = &request.unfold {
-            return self.cells_key(request, unfold);
+        if let Some(unfold) = &resolved.unfold {
+            return self.cells_key(resolved, unfold);
         }
-        let engine = self.engines.describe(engine, request.precision)?;
-        let cuts = match &request.stages.cuts {
+        let engine = self.engines.describe(engine, resolved.program.precision)?;
+        let cuts = match &resolved.stages.cuts {
             StageCuts::Whole => String::new(),
             StageCuts::Parts(count) => format!(", {count} stages"),
             StageCuts::At(tensors) => format!(", cut at {}", tensors.join(", ")),
         };
-        let padded = request.spec.symbols.join(", ");
-        let (rows, lanes) = (request.spec.max_batch_size, self.pool.lanes());
+        let padded = resolved.spec.symbols.join(", ");
+        let (rows, lanes) = (resolved.spec.max_batch_size, self.pool.lanes());
         let configuration = format!("batches of {rows} on {lanes} lanes, padded axes [{padded}]{cuts}");
-        key(&[&request.program], &engine, configuration)
+        key(&[&resolved.program.file], &engine, configuration)
     }
 
-    /// Returns the request that serves a version: by cells if its graph has recurrent layers that can be opened, else
+    /// Returns a version as it is served: by cells if its graph has recurrent layers that can be opened, else
     /// as it is.
-    pub fn as_served(&self, request: LoadRequest) -> LoadRequest {
-        self.by_cells(&request, &LoadAttempt::of_repository()).ok().flatten().unwrap_or(request)
+    pub fn as_served(&self, resolved: ResolvedVersion) -> ResolvedVersion {
+        self.by_cells(&resolved, &LoadAttempt::of_repository()).ok().flatten().unwrap_or(resolved)
     }
 
     /// Returns the profile of a version, if there is one that can be trusted.
-    pub(super) fn trusted_profile(&self, request: &LoadRequest) -> Option<Profile> {
+    pub(super) fn trusted_profile(&self, resolved: &ResolvedVersion) -> Option<Profile> {
         let store = self.profiles.as_ref().filter(|store| !store.is_empty())?;
-        let name = &request.spec.name;
-        let key = match self.profile_key(request) {
+        let name = &resolved.spec.name;
+        let key = match self.profile_key(resolved) {
             Ok(key) => key,
             Err(reason) => {
                 tracing::debug!(model = name, reason = reason.to_string(), "no profile");
@@ -143,55 +146,55 @@ impl PoolLoader {
         Some(profile)
     }
 
-    /// Returns the request as the version's profile advises; `None` if the configuration leaves nothing open or there
+    /// Returns a version as its profile advises; `None` if the configuration leaves nothing open or there
     /// is no profile that can be trusted.
-    pub fn by_profile(&self, request: &LoadRequest) -> Option<LoadRequest> {
-        if let Some(unfold) = &request.unfold {
-            return self.cells_by_profile(request, unfold);
+    pub fn by_profile(&self, resolved: &ResolvedVersion) -> Option<ResolvedVersion> {
+        if let Some(unfold) = &resolved.unfold {
+            return self.cells_by_profile(resolved, unfold);
         }
-        let profile = request.automatic.is_any().then(|| self.trusted_profile(request)).flatten()?;
-        let choice = choose(&profile, request.fixed_stages())?;
-        let mut advised = request.clone();
+        let profile = resolved.automatic.is_any().then(|| self.trusted_profile(resolved)).flatten()?;
+        let choice = choose(&profile, resolved.fixed_stages())?;
+        let (mut stages, mut knobs) = (resolved.stages.clone(), resolved.knobs.clone());
         // With an objective, `auto` goes by slack rather than by what the profile chooses for mean latency.
-        let chooses_policy = request.automatic.policy && request.knobs.objective_ns.is_none();
+        let chooses_policy = resolved.automatic.policy && resolved.knobs.objective_ns.is_none();
         // Stages pay only if requests may join at their boundaries, which not every policy allows.
-        let joins = request.knobs.policy.lets_join();
-        if request.automatic.stages && choice.stages > 1 && (chooses_policy || joins) {
-            advised.stages.cuts = match &choice.cut_at[..] {
+        let joins = resolved.knobs.policy.lets_join();
+        if resolved.automatic.stages && choice.stages > 1 && (chooses_policy || joins) {
+            stages.cuts = match &choice.cut_at[..] {
                 [] => StageCuts::Parts(choice.stages),
                 tensors => StageCuts::At(tensors.to_vec()),
             };
         }
         if chooses_policy {
-            advised.knobs.policy = choice.policy.knobs();
+            knobs.policy = choice.policy.knobs();
         }
-        if advised.knobs.latencies.is_none() {
-            let cut = match &advised.stages.cuts {
+        if knobs.latencies.is_none() {
+            let cut = match &stages.cuts {
                 StageCuts::At(tensors) => profile.cut_at(tensors),
-                StageCuts::Whole | StageCuts::Parts(_) => profile.cut(usize::from(advised.stages.count())),
+                StageCuts::Whole | StageCuts::Parts(_) => profile.cut(usize::from(stages.count())),
             };
-            advised.knobs.latencies = cut.map(|cut| profile.costs(cut));
+            knobs.latencies = cut.map(|cut| profile.costs(cut));
         }
         tracing::info!(
-            model = request.spec.name,
-            stages = advised.stages.count(),
-            policy = if chooses_policy { choice.policy.describe() } else { advised.knobs.policy.name().to_owned() },
+            model = resolved.spec.name,
+            stages = stages.count(),
+            policy = if chooses_policy { choice.policy.describe() } else { knobs.policy.name().to_owned() },
             reasons = choice.reasons.join("; "),
             "profile applied"
         );
-        Some(advised)
+        Some(ResolvedVersion { stages, knobs, ..resolved.clone() })
     }
 
     /// Implements [`Loader::profile`].
     pub(super) fn profile_while_serving(
         &self,
-        request: &LoadRequest,
+        resolved: &ResolvedVersion,
         is_wanted: &dyn Fn() -> bool,
     ) -> Result<bool, LoadError> {
         let (Some(store), Some(budget)) = (&self.profiles, self.background) else { return Ok(false) };
-        let request = &self.as_served(request.clone());
-        let name = &request.spec.name;
-        let key = self.profile_key(request)?;
+        let resolved = &self.as_served(resolved.clone());
+        let name = &resolved.spec.name;
+        let key = self.profile_key(resolved)?;
         if !is_wanted() || self.measured.lock().contains(&key) || is_believed(store, &key) {
             return Ok(false);
         }
@@ -204,7 +207,7 @@ impl PoolLoader {
             is_wanted()
         };
         let trials = Trials { budget, before_run: &before_run, wants_stages: &joining_pays, by_operators: true };
-        let profile = match self.measure(request, trials) {
+        let profile = match self.measure(resolved, trials) {
             Ok(profile) => profile,
             Err(Halt::GivenUp) => return Ok(false),
             Err(Halt::Failed(reason)) => return Err(LoadError::engine(reason)),
@@ -212,11 +215,15 @@ impl PoolLoader {
         let file = store.write(&key, &profile).map_err(LoadError::files)?;
         self.measured.lock().insert(key);
         tracing::info!(model = name, file = %file.display(), "profile stored");
-        let advised = self.by_profile(request);
-        let served = |request: &LoadRequest| {
-            (request.stages.clone(), request.knobs.policy.clone(), request.unfold.as_ref().map(UnfoldRequest::batches))
+        let advised = self.by_profile(resolved);
+        let served = |resolved: &ResolvedVersion| {
+            (
+                resolved.stages.clone(),
+                resolved.knobs.policy.clone(),
+                resolved.unfold.as_ref().map(UnfoldRequest::batches),
+            )
         };
-        Ok(advised.is_some_and(|advised| served(&advised) != served(request)))
+        Ok(advised.is_some_and(|advised| served(&advised) != served(resolved)))
     }
 
     /// Pauses for requests: for as long as the last run took, and while requests are in flight. Both are bounded, since
@@ -240,17 +247,17 @@ impl PoolLoader {
     /// # Errors
     /// Returns the reason if the version cannot be compiled or its smallest batch fails, and [`Halt::GivenUp`] if
     /// `before_run` stopped it.
-    pub fn measure(&self, request: &LoadRequest, trials: Trials<'_>) -> Result<Profile, Halt> {
-        let spec = &request.spec;
+    pub fn measure(&self, resolved: &ResolvedVersion, trials: Trials<'_>) -> Result<Profile, Halt> {
+        let spec = &resolved.spec;
         let _within = info_span!("profile", model = spec.name, version = spec.version).entered();
-        if let Some(unfold) = &request.unfold {
-            return self.measure_cells(request, unfold, trials);
+        if let Some(unfold) = &resolved.unfold {
+            return self.measure_cells(resolved, unfold, trials);
         }
         let budget = trials.budget;
         let lengths = if spec.symbols.is_empty() { &[][..] } else { &LENGTHS };
         let all = sizes(spec.max_batch_size, lengths);
-        let programs = self.compile_cut(request, StageCuts::Whole)?;
-        let whole = self.measure_cut(request, &programs, &all, budget.mul_f64(WHOLE_SHARE), 1, trials)?;
+        let programs = self.compile_cut(resolved, StageCuts::Whole)?;
+        let whole = self.measure_cut(resolved, &programs, &all, budget.mul_f64(WHOLE_SHARE), 1, trials)?;
         // The cuts are measured at fewer lengths, since there are more of them.
         let few = if spec.symbols.is_empty() { Vec::new() } else { whole.few_lengths() };
         let mut profile = Profile {
@@ -264,7 +271,7 @@ impl PoolLoader {
         if spec.has_batch_axis() && spec.symbols.is_empty() && lanes > 1 {
             let small = sizes(spec.max_batch_size.min(MOST_SIDE_BY_SIDE), &[]);
             let share = budget.mul_f64(SIDE_BY_SIDE_SHARE);
-            match self.measure_cut(request, &programs, &small, share, lanes, trials) {
+            match self.measure_cut(resolved, &programs, &small, share, lanes, trials) {
                 Ok(mut table) => profile.side_by_side = table.stages.pop().unwrap_or_default(),
                 // The model runs alone; running it several times at once may exceed the memory.
                 Err(Halt::Failed(reason)) => tracing::debug!(reason, "not measured side by side"),
@@ -273,8 +280,8 @@ impl PoolLoader {
         }
         // Frees their memory before the cuts are compiled.
         drop(programs);
-        let is_open = request.stages.cuts == StageCuts::Whole;
-        let cuts = match &request.stages.cuts {
+        let is_open = resolved.stages.cuts == StageCuts::Whole;
+        let cuts = match &resolved.stages.cuts {
             StageCuts::Whole if spec.has_batch_axis() && !spec.decoupled && (trials.wants_stages)(&profile) => {
                 STAGE_COUNTS.into_iter().map(StageCuts::Parts).collect()
             }
@@ -289,8 +296,8 @@ impl PoolLoader {
         for cut in cuts {
             let at = if let StageCuts::At(tensors) = &cut { tensors.clone() } else { Vec::new() };
             let measured = self
-                .compile_cut(request, cut)
-                .and_then(|programs| self.measure_cut(request, &programs, &staged, share, 1, trials));
+                .compile_cut(resolved, cut)
+                .and_then(|programs| self.measure_cut(resolved, &programs, &staged, share, 1, trials));
             match measured {
                 Ok(table) => profile.cuts.push(CutTable { at, ..table }),
                 // Not every graph can be cut into that many stages.
@@ -299,39 +306,36 @@ impl PoolLoader {
             }
         }
         if by_operators {
-            self.measure_operators(request, &mut profile, &staged, share, trials)?;
+            self.measure_operators(resolved, &mut profile, &staged, share, trials)?;
         }
         Ok(profile)
     }
 
-    pub(super) fn compile_cut(&self, request: &LoadRequest, cuts: StageCuts) -> Result<StagePrograms, Halt> {
-        let mut wanted = request.clone();
+    pub(super) fn compile_cut(&self, resolved: &ResolvedVersion, cuts: StageCuts) -> Result<StagePrograms, Halt> {
         // Exits belong to the configured stages and have no meaning in other cuts.
-        if cuts != wanted.stages.cuts {
-            wanted.stages.exits.clear();
-        }
-        wanted.stages.cuts = cuts;
+        let exits = if cuts == resolved.stages.cuts { resolved.stages.exits.clone() } else { Vec::new() };
+        let wanted = ResolvedVersion { stages: StageRequest { cuts, exits }, ..resolved.clone() };
         Ok(self.compile(&wanted, &self.opener(&LoadAttempt::of_repository()))?)
     }
 
     /// Measures programs on `at_once` threads at the same time.
     pub(super) fn measure_cut(
         &self,
-        request: &LoadRequest,
+        resolved: &ResolvedVersion,
         programs: &StagePrograms,
         sizes: &[MeasuredSize],
         budget: Duration,
         at_once: u16,
         trials: Trials<'_>,
     ) -> Result<CutTable, Halt> {
-        let spec = &request.spec;
+        let spec = &resolved.spec;
         let what = match programs.count() {
             1 if at_once > 1 => format!("{at_once} side by side"),
             1 => "whole".to_owned(),
             count => format!("{count} stages"),
         };
         let inputs = &|size| warmup::random_inputs(spec, size);
-        self.measure_programs(&Subject { request, spec, programs, what, inputs, at_once }, sizes, budget, trials)
+        self.measure_programs(&Subject { resolved, spec, programs, what, inputs, at_once }, sizes, budget, trials)
     }
 
     pub(super) fn measure_programs(
@@ -341,10 +345,10 @@ impl PoolLoader {
         budget: Duration,
         trials: Trials<'_>,
     ) -> Result<CutTable, Halt> {
-        let Subject { request, spec, programs, what, inputs, at_once } = subject;
+        let Subject { resolved, spec, programs, what, inputs, at_once } = subject;
         let _within = info_span!("measure", what, sizes = sizes.len()).entered();
         // The budget bounds all runs together.
-        let limits = TrialLimits { all: None, ..self.trial_limits(request) };
+        let limits = TrialLimits { all: None, ..self.trial_limits(resolved) };
         let attempt = LoadAttempt::of_repository();
         let began = Instant::now();
         let mut last = None;
@@ -379,7 +383,7 @@ type Inputs<'a> = &'a dyn Fn(MeasuredSize) -> Result<Vec<Option<InputTensor>>, L
 /// What is measured.
 pub(super) struct Subject<'a> {
     /// The version.
-    pub(super) request: &'a LoadRequest,
+    pub(super) resolved: &'a ResolvedVersion,
     /// What its batches look like.
     pub(super) spec: &'a ModelSpec,
     pub(super) programs: &'a StagePrograms,

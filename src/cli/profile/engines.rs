@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use paternoster_profile::{EngineTable, EngineTimes, MeasuredSize};
-use paternoster_repository::{LoadRequest, PoolLoader};
+use paternoster_repository::{PoolLoader, ResolvedVersion};
 
 use super::{super::table::Table, ProfileArgs, ProfileError, Progress};
 
@@ -14,7 +14,7 @@ use super::{super::table::Table, ProfileArgs, ProfileError, Progress};
 pub(super) fn run(
     args: &ProfileArgs,
     loader: &PoolLoader,
-    request: &LoadRequest,
+    request: &ResolvedVersion,
     (out, width): (&mut dyn Write, Option<usize>),
 ) -> Result<(), ProfileError> {
     let progress = Progress::start();

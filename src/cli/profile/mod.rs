@@ -18,7 +18,7 @@ use paternoster_profile::{
     CellTable, Choice, CutTable, Findings, Halt, Key, LatencyPoint, MeasuredSize, Profile, Store, StoreError, choose,
     default_directory,
 };
-use paternoster_repository::{LoadError, LoadRequest, OPEN_LENGTH, PoolLoader, Trials, joining_pays, read_model};
+use paternoster_repository::{LoadError, OPEN_LENGTH, PoolLoader, ResolvedVersion, Trials, joining_pays, read_model};
 use serde::Serialize;
 
 pub use self::display::PlotArgs;
@@ -233,7 +233,7 @@ fn describe(profile: &Profile, key: &Key, out: &mut dyn Write, width: Option<usi
 }
 
 /// Prints the batch sizes that the times of cells suggest, and how to get them.
-fn describe_batch_sizes(cells: &[CellTable], request: &LoadRequest, out: &mut dyn Write) -> io::Result<()> {
+fn describe_batch_sizes(cells: &[CellTable], request: &ResolvedVersion, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "\nbatch_sizes, of which the last is the smallest within 5 % of the best throughput")?;
     for cell in cells {
         let at = match (cell.length, cell.chunk) {

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use paternoster_executor::{ModelHandle, PoolOptions};
 use paternoster_observe::LogOptions;
 use paternoster_onnx::Signature;
-use paternoster_repository::{LoadAttempt, LoadError, LoadErrorKind, LoadRequest};
+use paternoster_repository::{LoadAttempt, LoadError, LoadErrorKind, ResolvedVersion};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -33,7 +33,7 @@ struct NoEngine {
 }
 
 impl Loader for NoEngine {
-    fn load(&self, _: LoadRequest, _: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError> {
+    fn load(&self, _: ResolvedVersion, _: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError> {
         Err(LoadError::new(LoadErrorKind::Engine, "there is no engine"))
     }
 

@@ -134,8 +134,7 @@ fn settings(model: ModelSettings, policies: &CustomPolicies, origin: &mut Origin
     for (key, string_value) in model.parameters {
         if parameters::is_ours(&key) {
             let message = "expected as a key of its own in model.yaml: pad and dims of a tensor, engine, pin, rollout, \
-                           instance, batching, stages, exits, cells, unfold, pipeline, text or \
-                           generate";
+                           instance, batching, stages, exits, cells, unfold, pipeline, text or generate";
             return Err(origin.error(&format!("parameters.{key}"), message));
         }
         config.parameters.insert(key, pb::ModelParameter { string_value });

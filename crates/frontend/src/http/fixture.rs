@@ -13,7 +13,7 @@ use paternoster_observe::{
 };
 use paternoster_onnx::{Port, PortDim, Signature};
 use paternoster_repository::{
-    ControlMode, LoadAttempt, LoadError, LoadErrorKind, LoadRequest, Loader, Options, Repository,
+    ControlMode, LoadAttempt, LoadError, LoadErrorKind, Loader, Options, Repository, ResolvedVersion,
 };
 use paternoster_wire::SharedMemory;
 use tempfile::TempDir;
@@ -84,7 +84,7 @@ fn configuration(name: &str, tensor: &str) -> String {
 struct EchoLoader(Arc<Pool>);
 
 impl Loader for EchoLoader {
-    fn load(&self, request: LoadRequest, _: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError> {
+    fn load(&self, request: ResolvedVersion, _: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError> {
         let program: Arc<dyn Program> = match request.spec.name.as_str() {
             "repeat" => Arc::new(Repeat { decoupled: true }),
             _ => Arc::new(Echo),

@@ -18,10 +18,10 @@ use tracing::info;
 
 use super::Control;
 use crate::{
-    LoadAttempt, LoadError, LoadRequest, ModelVersion,
+    LoadAttempt, LoadError, ModelVersion, ResolvedVersion,
     attempt::CardLack,
     blocking::blocking,
-    prepare::Plan,
+    prepare::FoundModel,
     residency::{Hold, Holders, Resident, Room, Wanted, room},
 };
 
@@ -43,11 +43,14 @@ pub(crate) struct CardRoom {
     too_large: Mutex<HashMap<String, (Instant, usize)>>,
 }
 
+/// Versions, and what they were loaded from.
+pub(crate) type Unprofiled = Vec<(Weak<ModelVersion>, ResolvedVersion)>;
+
 /// What became of the versions of a model.
 pub(crate) struct Tried {
     pub(crate) results: BTreeMap<i64, Result<Arc<ModelVersion>, LoadError>>,
     /// What versions were loaded from that profiling may pay off for.
-    pub(crate) unprofiled: Vec<(Weak<ModelVersion>, LoadRequest)>,
+    pub(crate) unprofiled: Unprofiled,
     /// How long the slowest took.
     pub(crate) took: Duration,
 }
@@ -58,8 +61,8 @@ impl Tried {
     }
 
     /// Returns that all versions failed for one reason.
-    pub(crate) fn failed(plan: &Plan, error: &LoadError) -> Self {
-        let results = plan.versions.iter().map(|&version| (version, Err(error.clone()))).collect();
+    pub(crate) fn failed(found: &FoundModel, error: &LoadError) -> Self {
+        let results = found.versions.iter().map(|&version| (version, Err(error.clone()))).collect();
         Self { results, unprofiled: Vec::new(), took: Duration::ZERO }
     }
 }
@@ -77,11 +80,11 @@ impl Control {
     pub(crate) async fn load_with_card_room(
         self: &Arc<Self>,
         name: &str,
-        plan: &Arc<Plan>,
+        found: &Arc<FoundModel>,
         attempt: &Arc<LoadAttempt>,
     ) -> Tried {
         attempt.allow_card_room(self.options.mode.is_on_demand());
-        let mut tried = self.load_versions(name, plan, attempt).await;
+        let mut tried = self.load_versions(name, found, attempt).await;
         let mut waiting = Waiting { name, attempt, began: Instant::now(), turn: None };
         // A load may have lacked memory with the profile's advice, and succeeded without it.
         while let (Some(lack), Some(reason)) = (attempt.card_lack(), tried.first_failure()) {
@@ -90,15 +93,15 @@ impl Control {
             if let Err(why) = self.make_room_on_card(lack, &mut waiting).await {
                 if let Err(stopped) = attempt.check() {
                     attempt.begin_try();
-                    return Tried::failed(plan, &stopped);
+                    return Tried::failed(found, &stopped);
                 }
                 if lack.may_wait {
-                    return Tried::failed(plan, &LoadError::memory(format!("{reason}; {why}")));
+                    return Tried::failed(found, &LoadError::memory(format!("{reason}; {why}")));
                 }
                 info!(model = name, card = lack.card, reason = why.to_string(), "no room on the card");
                 attempt.allow_card_room(false);
             }
-            tried = self.load_versions(name, plan, attempt).await;
+            tried = self.load_versions(name, found, attempt).await;
         }
         tried
     }

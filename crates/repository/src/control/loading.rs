@@ -9,7 +9,10 @@ use std::{
 };
 
 use paternoster_config::{Origin, Settings};
-use paternoster_observe::{CardMemory, budget::SharedReservation};
+use paternoster_observe::{
+    CardMemory,
+    budget::{Reservation, SharedReservation},
+};
 use paternoster_pipeline::{Cached, Servable};
 use tokio::{
     task::JoinSet,
@@ -20,14 +23,19 @@ use tracing::{
     info_span,
 };
 
-use super::{Control, Demand, Kept, card_room::Tried, memory_budget::estimated_bytes};
+use super::{
+    Control, Demand, Kept,
+    card_room::{Tried, Unprofiled},
+    memory_budget::estimated_bytes,
+};
 use crate::{
-    ControlError, LoadAttempt, LoadError, LoadErrorKind, LoadRequest, ModelVersion, Overrides,
+    ControlError, LoadAttempt, LoadError, LoadErrorKind, ModelVersion, Overrides, ResolvedVersion,
     blocking::blocking,
     configuration,
     directory::{self, Fingerprint},
     loader::version_latencies,
-    prepare::{Completion, Plan, PlannedPipeline},
+    prepare::{Completion, FoundModel, PlannedPipeline},
+    resolving::resolve,
     scan::{self, Found},
     stores::LetGo,
     table::{Footprint, Measured, Retired},
@@ -64,11 +72,21 @@ impl Source {
     }
 }
 
+/// A load that may begin: the models that it needs are there, and there is memory for it.
+struct Admitted {
+    /// What it is expected to take, by its files.
+    estimated_bytes: usize,
+    /// What is expected now: what it took when it was loaded before, if it was.
+    bytes: usize,
+    /// What is reserved; `None` if the memory of models is not limited.
+    memory: Option<Reservation>,
+}
+
 /// A version that was loaded.
 struct Loaded {
     version: Arc<ModelVersion>,
     /// What it was loaded from, if profiling it may pay off.
-    unprofiled: Option<LoadRequest>,
+    unprofiled: Option<ResolvedVersion>,
     /// How long that took, once it had a thread.
     took: Duration,
 }
@@ -263,87 +281,129 @@ impl Control {
         kept.get(name).filter(holds).map(|kept| kept.config.clone())
     }
 
+    /// Loads a model: finds it, waits for what it needs, loads its versions and publishes what became of them.
     pub(crate) async fn load_source(
         self: &Arc<Self>,
         name: &str,
         source: Source,
         attempt: &Arc<LoadAttempt>,
     ) -> Result<(), ControlError> {
-        let (directory, asked, is_sent) =
-            (source.only_directory(), source.is_asked_for(), source.overrides.versions().is_some());
-        let (control, model) = (self.clone(), name.to_owned());
-        let Source { directory: place, overrides, config, demand, is_stray } = source;
-        let read = move || {
-            let completion = Completion::of(&control.options);
-            let plan = Plan::read(&model, place, overrides, config, completion)?;
-            Ok((estimated_bytes(&plan), plan))
-        };
-        let stray = || {
-            let found = directory.as_deref().and_then(configuration::misnamed).unwrap_or_default();
-            let what = "it holds no model: no configuration, and no version with a file 'model.<something>'";
-            LoadError::files(format!("{what}{found}"))
-        };
-        let planned = attempt.unless_stopped(self.places.readers().run(read)).await;
-        let planned = planned.and_then(|read| read).and_then(|plan| plan);
-        let (estimated, plan) = match planned.and_then(|plan| if is_stray { Err(stray()) } else { Ok(plan) }) {
-            Ok((estimated, plan)) => (estimated, Arc::new(plan)),
+        let (directory, asked, demand) = (source.only_directory(), source.is_asked_for(), source.demand);
+        let (found, estimated_bytes) = match self.find(name, source, attempt).await {
+            Ok((found, bytes)) => (Arc::new(found), bytes),
             Err(error) => return self.refuse(name, self.places.by_location(name, error), asked),
         };
-        self.warn(name, &plan);
-        let assembling = if plan.is_pipeline() && self.options.mode.is_on_demand() {
+        self.warn(name, &found);
+        let assembling = if found.is_pipeline() && self.options.mode.is_on_demand() {
             attempt.unless_stopped(self.assemble(name)).await
         } else {
             Ok(None)
         };
         let stopped = |error: LoadError| ControlError::Stopped { name: name.to_owned(), reason: error.to_string() };
         let _assembling = assembling.map_err(stopped)?;
-        let settled = match self.dependencies.begin(name, &plan.models) {
-            Ok(()) => self.settle(&plan.models, demand, attempt).await,
+        let admitted = match self.dependencies.begin(name, &found.models) {
+            Ok(()) => self.admit(name, &found, estimated_bytes, demand, attempt).await,
             Err(cycle) => Err(cycle),
         };
-        let bytes = self.table.lock().measured(name, estimated).unwrap_or(estimated);
-        let reserved = match settled {
-            Ok(()) => self.reserve(name, bytes, attempt).await,
-            Err(fault) => Err(fault),
-        };
-        let mut memory = match reserved {
-            Ok(memory) => memory,
+        let admitted = match admitted {
+            Ok(admitted) => admitted,
             Err(error) => {
                 self.dependencies.end(name, false);
                 return self.refuse(name, error, asked);
             }
         };
-        let versions = plan.versions.clone();
+        let versions = found.versions.clone();
         self.change(|table| {
             table.begin(name, &versions, demand.concerns_readiness());
             Retired::new()
         })
         .await;
+        let tried = self.load_with_card_room(name, &found, attempt).await;
+        let unprofiled = self.finish(name, &found, tried, admitted, attempt).await?;
+        tracing::info!(model = name, versions = ?found.versions, "model loaded");
+        self.on_demand.forget_failure(name);
+        self.load_dependents(name);
+        for (version, resolved) in unprofiled {
+            if let Some(directory) = &directory {
+                self.profile_later(directory.clone(), version, resolved);
+            }
+        }
+        Ok(())
+    }
 
-        let Tried { mut results, unprofiled, took: load_took } = self.load_with_card_room(name, &plan, attempt).await;
-        if let Some(rollout) = &plan.rollout {
+    /// Reads a model's configuration and picks its versions. Returns it with the bytes that they are expected to take.
+    async fn find(
+        self: &Arc<Self>,
+        name: &str,
+        source: Source,
+        attempt: &LoadAttempt,
+    ) -> Result<(FoundModel, usize), LoadError> {
+        let stray = source.is_stray.then(|| source.only_directory());
+        let (control, model) = (self.clone(), name.to_owned());
+        let Source { directory, overrides, config, .. } = source;
+        let read = move || {
+            let completion = Completion::of(&control.options);
+            let found = FoundModel::read(&model, directory, overrides, config, completion)?;
+            let bytes = estimated_bytes(&found);
+            Ok::<_, LoadError>((found, bytes))
+        };
+        let found = attempt.unless_stopped(self.places.readers().run(read)).await???;
+        let Some(directory) = stray else { return Ok(found) };
+        let misnamed = directory.as_deref().and_then(configuration::misnamed).unwrap_or_default();
+        let what = "it holds no model: no configuration, and no version with a file 'model.<something>'";
+        Err(LoadError::files(format!("{what}{misnamed}")))
+    }
+
+    /// Waits for the models that a model needs, and for memory.
+    async fn admit(
+        self: &Arc<Self>,
+        name: &str,
+        found: &FoundModel,
+        estimated_bytes: usize,
+        demand: Demand,
+        attempt: &Arc<LoadAttempt>,
+    ) -> Result<Admitted, LoadError> {
+        self.settle(&found.models, demand, attempt).await?;
+        let bytes = self.table.lock().measured(name, estimated_bytes).unwrap_or(estimated_bytes);
+        let memory = self.reserve(name, bytes, attempt).await?;
+        Ok(Admitted { estimated_bytes, bytes, memory })
+    }
+
+    /// Publishes what became of a model's versions, which keep the memory that is reserved for them. Returns the
+    /// versions that profiling may pay off for.
+    async fn finish(
+        self: &Arc<Self>,
+        name: &str,
+        found: &FoundModel,
+        tried: Tried,
+        admitted: Admitted,
+        attempt: &LoadAttempt,
+    ) -> Result<Unprofiled, ControlError> {
+        let Tried { mut results, unprofiled, took: load_took } = tried;
+        let Admitted { estimated_bytes, bytes, mut memory } = admitted;
+        if let Some(rollout) = &found.rollout {
             rollout.bind(&mut results, &self.options.request_budgets.bytes);
         }
         let failed = failure(&results);
         self.dependencies.end(name, failed.is_none());
         let closed = self.table.lock().is_closed();
-        let measured = Measured { estimated_bytes: estimated, bytes: attempt.measured() };
+        let measured = Measured { estimated_bytes, bytes: attempt.measured() };
         let footprint = memory.as_mut().filter(|_| failed.is_none()).map(|memory| {
             let bytes = measured.bytes.unwrap_or(bytes);
             memory.shrink_to(bytes);
             memory.grow_anyway(bytes - memory.amount());
-            let (loaded_at, is_pinned) = (self.now(), plan.is_pinned() || self.is_named(name));
-            Footprint { bytes, loaded_at, load_took, is_pinned, is_sent }
+            let (loaded_at, is_pinned) = (self.now(), found.is_pinned() || self.is_named(name));
+            Footprint { bytes, loaded_at, load_took, is_pinned, is_sent: found.is_sent() }
         });
         if footprint.is_some() {
             // Given back with the last of the versions; at once if the load failed.
-            attempt.keep(memory.into_iter().collect());
+            attempt.keep(memory.take().into_iter().collect());
         }
         // The table drops the results of a load that finishes after shutdown.
         self.change(|table| {
-            let results =
-                results.into_iter().map(|(version, result)| (version, result.map_err(|error| error.to_string())));
-            let retired = table.finish(name, results.collect(), &plan.available);
+            let reason = |error: LoadError| error.to_string();
+            let results = results.into_iter().map(|(version, result)| (version, result.map_err(reason)));
+            let retired = table.finish(name, results.collect(), &found.available);
             if let Some(footprint) = footprint {
                 table.settle(name, footprint, measured);
             }
@@ -353,17 +413,7 @@ impl Control {
         self.return_to_budget().await;
         match (closed, failed) {
             (true, _) => Err(ControlError::ShuttingDown),
-            (false, None) => {
-                tracing::info!(model = name, versions = ?plan.versions, "model loaded");
-                self.on_demand.forget_failure(name);
-                self.load_dependents(name);
-                for (version, request) in unprofiled {
-                    if let Some(directory) = &directory {
-                        self.profile_later(directory.clone(), version, request);
-                    }
-                }
-                Ok(())
-            }
+            (false, None) => Ok(unprofiled),
             (false, Some(error)) => {
                 let lacks_memory = attempt.card_lack().is_some();
                 let error = if lacks_memory { error.of_kind(LoadErrorKind::Memory) } else { error };
@@ -376,24 +426,24 @@ impl Control {
     pub(crate) async fn load_versions(
         self: &Arc<Self>,
         name: &str,
-        plan: &Arc<Plan>,
+        found: &Arc<FoundModel>,
         attempt: &Arc<LoadAttempt>,
     ) -> Tried {
         attempt.begin_try();
         let mut loads = JoinSet::new();
-        for &version in &plan.versions {
-            let load = self.clone().load_version(plan.clone(), version, attempt.clone());
+        for &version in &found.versions {
+            let load = self.clone().load_version(found.clone(), version, attempt.clone());
             loads.spawn(async move { (version, load.await) });
         }
         // A version whose task is cancelled or panics leaves this default behind.
-        let mut tried = Tried::failed(plan, &LoadError::internal("the load was interrupted"));
+        let mut tried = Tried::failed(found, &LoadError::internal("the load was interrupted"));
         while let Some(joined) = loads.join_next().await {
             if let Ok((version, result)) = joined {
                 let result = result.map(|loaded: Loaded| {
                     tried.took = tried.took.max(loaded.took);
                     tried
                         .unprofiled
-                        .extend(loaded.unprofiled.map(|request| (Arc::downgrade(&loaded.version), request)));
+                        .extend(loaded.unprofiled.map(|resolved| (Arc::downgrade(&loaded.version), resolved)));
                     loaded.version
                 });
                 tried
@@ -408,7 +458,7 @@ impl Control {
     /// returns without it; the thread counts until it has returned, and its result is dropped.
     async fn load_version(
         self: Arc<Self>,
-        plan: Arc<Plan>,
+        found: Arc<FoundModel>,
         version: i64,
         attempt: Arc<LoadAttempt>,
     ) -> Result<Loaded, LoadError> {
@@ -420,7 +470,7 @@ impl Control {
         }
         let (control, trying) = (self.clone(), attempt.clone());
         let work = move || {
-            let loaded = load_version(&control, &plan, version, &trying);
+            let loaded = load_version(&control, &found, version, &trying);
             drop(permits);
             loaded
         };
@@ -435,16 +485,16 @@ impl Control {
     }
 
     /// Puts the cache in front of a version, if its configuration asks for that and there is one.
-    fn with_cache(&self, plan: &Plan, servable: Servable) -> Servable {
-        match self.options.response_cache.as_ref().filter(|_| plan.has_cache()) {
+    fn with_cache(&self, found: &FoundModel, servable: Servable) -> Servable {
+        match self.options.response_cache.as_ref().filter(|_| found.has_cache()) {
             Some(cache) => Servable::Cached(Arc::new(Cached::new(servable, Arc::clone(cache)))),
             None => servable,
         }
     }
 
-    fn warn(&self, name: &str, plan: &Plan) {
+    fn warn(&self, name: &str, found: &FoundModel) {
         let mut warned = self.warned.lock();
-        for hint in &plan.hints {
+        for hint in &found.hints {
             if warned.insert((name.to_owned(), hint.key.clone())) {
                 tracing::warn!(model = name, key = %hint.key, reason = %hint.text, "configuration key has no effect");
             }
@@ -465,29 +515,34 @@ fn duplicate(first: &Path, second: &Path) -> String {
     format!("model appears in two or more repositories: {} and {}", first.display(), second.display())
 }
 
-fn load_version(control: &Arc<Control>, plan: &Plan, version: i64, attempt: &LoadAttempt) -> Result<Loaded, LoadError> {
+fn load_version(
+    control: &Arc<Control>,
+    found: &FoundModel,
+    version: i64,
+    attempt: &LoadAttempt,
+) -> Result<Loaded, LoadError> {
     let loader = control.loader.as_ref();
-    let span = info_span!("load", model = plan.name(), version, engine = Empty, placement = Empty);
+    let span = info_span!("load", model = found.name(), version, engine = Empty, placement = Empty);
     let _within = span.enter();
     let began = Instant::now();
-    if plan.is_pipeline() {
+    if found.is_pipeline() {
         let why_unserved = |model: &str| control.table.lock().why_unserved(model);
-        let planned = plan.pipeline(version, control.pipeline_options(), why_unserved)?;
+        let planned = found.pipeline(version, control.pipeline_options(), why_unserved)?;
         let PlannedPipeline { pipeline, config } = planned;
         pipeline.stats().keep_latencies(version_latencies(&loader.latencies(), &config));
         let took = began.elapsed();
         pipeline.stats().loaded_in(took);
-        let servable = control.with_cache(plan, Servable::Pipeline(pipeline));
-        let version = ModelVersion::new(servable, config, plan.rollout.clone(), attempt.kept());
+        let servable = control.with_cache(found, Servable::Pipeline(pipeline));
+        let version = ModelVersion::new(servable, config, found.rollout.clone(), attempt.kept());
         return Ok(Loaded { version: Arc::new(version), unprofiled: None, took });
     }
-    let request = plan.request(version, loader, attempt)?;
-    span.record("engine", request.engine.name()).record("placement", display(&request.placement));
-    let config = request.config.clone();
+    let resolved = resolve(found, version, loader, attempt)?;
+    span.record("engine", resolved.engine.name()).record("placement", display(&resolved.placement));
+    let config = resolved.config.clone();
     // Warm-up requests have run by the time a version is profiled.
     let unprofiled =
-        loader.may_profile(&request).then(|| LoadRequest { warmup: Vec::new(), held: None, ..request.clone() });
-    let handle = loader.load(request, attempt)?;
+        loader.may_profile(&resolved).then(|| ResolvedVersion { warmup: Vec::new(), held: None, ..resolved.clone() });
+    let handle = loader.load(resolved, attempt)?;
     // A version whose load was ended meanwhile is dropped here.
     attempt.check()?;
     let took = began.elapsed();
@@ -495,7 +550,7 @@ fn load_version(control: &Arc<Control>, plan: &Plan, version: i64, attempt: &Loa
     for CardMemory { card, bytes, .. } in handle.stats().card_memory() {
         tracing::info!(card, bytes, "memory of a CUDA card reserved");
     }
-    let (servable, config) = match &plan.text {
+    let (servable, config) = match &found.text {
         None => (Servable::Model(handle), config),
         Some(text) => {
             let (pipeline, config) = text.around(handle, &config, control.pipeline_options())?;
@@ -503,6 +558,6 @@ fn load_version(control: &Arc<Control>, plan: &Plan, version: i64, attempt: &Loa
             (Servable::Pipeline(Arc::new(pipeline)), Arc::new(config))
         }
     };
-    let version = ModelVersion::new(control.with_cache(plan, servable), config, plan.rollout.clone(), attempt.kept());
+    let version = ModelVersion::new(control.with_cache(found, servable), config, found.rollout.clone(), attempt.kept());
     Ok(Loaded { version: Arc::new(version), unprofiled, took })
 }

@@ -17,7 +17,7 @@ use tokio::{
 use super::Control;
 use crate::{
     LoadAttempt, LoadError,
-    prepare::Plan,
+    prepare::FoundModel,
     residency::{Holders, Resident, Room, Wanted, room},
     table::Retired,
 };
@@ -41,9 +41,9 @@ const LONGEST_LOOK: Duration = Duration::from_millis(100);
 const IDLE_LOOKS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
 /// Estimates what the versions of a model take, from their files.
-pub(crate) fn estimated_bytes(plan: &Plan) -> usize {
-    let each = if plan.is_pipeline() { PIPELINE_BYTES } else { VERSION_BYTES };
-    plan.files_bytes().saturating_mul(COPIES).saturating_add(each.saturating_mul(plan.versions.len()))
+pub(crate) fn estimated_bytes(found: &FoundModel) -> usize {
+    let each = if found.is_pipeline() { PIPELINE_BYTES } else { VERSION_BYTES };
+    found.files_bytes().saturating_mul(COPIES).saturating_add(each.saturating_mul(found.versions.len()))
 }
 
 /// The loads that wait for room, in the order in which they came. One that could have room soon goes before those that

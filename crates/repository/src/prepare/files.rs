@@ -21,7 +21,7 @@ use paternoster_onnx::ExternalFiles;
 
 use super::{
     super::{CellProgram, LoadError, bounded_file::read_up_to, configuration},
-    Plan,
+    FoundModel,
 };
 
 /// The key that names libraries of custom operators.
@@ -30,7 +30,7 @@ pub(super) const OPERATORS: &str = "model_operations.op_library_filename";
 /// Most labels of one output.
 const MAX_LABELS: usize = 1_000_000;
 
-impl Plan {
+impl FoundModel {
     /// Returns the programs of a version's cells.
     pub(super) fn cells(&self, version: i64, unfold: &UnfoldRequest) -> Result<Vec<CellProgram>, LoadError> {
         let program = |cell: &CellRequest| {

@@ -1,5 +1,5 @@
-//! Turns a model directory, or what a load request carries, into load requests: reads the configuration once, picks the
-//! versions, and completes, checks and converts the configuration for each.
+//! Turns a model directory, or what a load request carries, into versions to load: reads the configuration once and
+//! picks the versions, and then completes, checks and converts the configuration for each.
 
 mod files;
 
@@ -19,17 +19,18 @@ use paternoster_config::{
     policies::Automatic,
     sequences,
     settings::{POLICY, REPEAT},
-    unfold, yaml,
+    unfold::{self, UnfoldRequest},
+    yaml,
 };
 use paternoster_engine::OnnxEngine;
 use paternoster_model::ModelSpec;
-use paternoster_onnx::{ExternalFiles, decoder, recurrent::runs_over_batch};
+use paternoster_onnx::{ExternalFiles, Signature, recurrent::runs_over_batch};
 use paternoster_pipeline::{Pipeline, PipelineFault, PipelineOptions};
 
 use self::files::{OPERATORS, operator_names};
 use super::{
-    CellProgram, EngineKind, LoadAttempt, LoadError, LoadErrorKind, LoadPlace, LoadRequest, Loader, Opening, Options,
-    Overrides,
+    CellProgram, EngineKind, HeldProgram, LoadAttempt, LoadError, LoadErrorKind, Opening, Options, Overrides,
+    ResolvedVersion,
     configuration::{self, PBTXT, YAML},
     directory::{self, Fingerprint},
     generation, image,
@@ -91,9 +92,9 @@ impl Completion {
     }
 }
 
-/// A model whose configuration has been read: the versions to load, and everything that their requests need.
+/// A model as its directory, or what a client sent, has it: its configuration, and the versions to load.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct FoundModel {
     name: String,
     directory: Option<PathBuf>,
     overrides: Overrides,
@@ -116,13 +117,29 @@ pub(super) struct Plan {
     pub(super) rollout: Option<Arc<Rollout>>,
 }
 
+/// A version in the files of a model, of whose program nothing has been read.
+pub(super) struct FoundVersion {
+    number: i64,
+    /// The program; for a model of cells, with the version's directory as its file.
+    pub(super) program: CellProgram,
+    /// Whether that is one graph, rather than the graphs of cells or none.
+    pub(super) has_graph: bool,
+}
+
+/// What was read of the graph of a version.
+pub(super) struct ReadGraph {
+    pub(super) signature: Signature,
+    /// The program, if its shapes are known only once it is compiled.
+    pub(super) held: Option<HeldProgram>,
+}
+
 /// A pipeline that is ready to serve, and its complete configuration.
 pub(super) struct PlannedPipeline {
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) config: Arc<pb::ModelConfig>,
 }
 
-impl Plan {
+impl FoundModel {
     /// Returns the model's name.
     pub(super) fn name(&self) -> &str {
         &self.name
@@ -140,35 +157,12 @@ impl Plan {
         given: Option<(Settings, Origin)>,
         completion: Completion,
     ) -> Result<Self, LoadError> {
-        let is_given = given.is_some();
-        let read = match (given, &directory) {
-            (Some(given), _) => Some(given),
-            (None, Some(directory)) => {
-                configuration::read(directory, completion.config_name.as_deref(), &completion.custom_policies)?
-            }
-            (None, None) => None,
-        };
         // As Hugging Face lays models out: without version directories, the program where exports put it.
         let laid_out = match &directory {
             Some(directory) if overrides.versions().is_none() => directory::laid_out(directory),
             _ => None,
         };
-        let (mut settings, origin) = match read {
-            Some(read) => read,
-            None if laid_out.is_some() => {
-                let settings = yaml::parse("completed from the files of Hugging Face", b"{}");
-                settings?
-            }
-            None if completion.auto_complete => (Settings::default(), Origin::new("completed from the graph")),
-            None => {
-                return Err(LoadError::settings(format!("no {PBTXT} or {YAML}, and auto-completion is disabled")));
-            }
-        };
-        check::supported(&settings.config, name, &origin)?;
-        if is_given && !operator_names(&settings.config).is_empty() {
-            let message = "a load request cannot name a library of operators, which would run in the server";
-            return Err(origin.error(OPERATORS, message).into());
-        }
+        let (mut settings, origin) = settings(name, directory.as_deref(), laid_out.is_some(), given, &completion)?;
         let mut hints = check::hints(&settings.config);
         if check::has_cache(&settings.config) && !completion.has_cache {
             hints.push(check::Hint::without_cache());
@@ -185,18 +179,9 @@ impl Plan {
             (None, Some(directory)) => directory::versions(directory).map_err(cannot_read(directory))?,
             (None, None) => Vec::new(),
         };
-        if let Some(program) = &laid_out {
+        if let (Some(program), Some(directory)) = (&laid_out, &directory) {
             available.push(1);
-            let (config, own) = (&mut settings.config, &mut settings.own);
-            let generates = |path: &PathBuf| generation::generates(path, &path.join(program));
-            if own.generate.is_some() || own.text.is_some() {
-                // The configuration says what the model does.
-            } else if !directory.as_ref().is_some_and(generates) {
-                own.text = Some(Text::default());
-            } else if !own.cells.is_off {
-                own.generate = Some(Generate::default());
-                config.max_batch_size = 1;
-            }
+            complete_laid_out(&mut settings, directory, program);
         }
         let text = match (&settings.own.text, &directory) {
             (Some(section), Some(directory)) => Some(Arc::new(TextModel::read(directory, section)?)),
@@ -211,19 +196,9 @@ impl Plan {
         }
         let versions = pick(&settings.config, &available);
         if versions.is_empty() {
-            let place = directory.as_ref().map_or_else(String::new, |path| format!(" in {}", path.display()));
-            return Err(LoadError::files(match available.as_slice() {
-                [] => {
-                    let found = directory.as_deref().and_then(|directory| {
-                        configuration::misplaced(directory).or_else(|| configuration::misnamed(directory))
-                    });
-                    let found = found.unwrap_or_default();
-                    format!("no version directory (a number above 0){place}{found}")
-                }
-                found => format!("the version policy picks none of the versions {found:?}{place}"),
-            }));
+            return Err(no_version(directory.as_deref(), &available));
         }
-        let rollout = Rollout::read(&settings, &versions, &origin)?;
+        let rollout = Rollout::read(&settings, &versions, &origin)?.map(Arc::new);
         if overrides.versions().is_some() {
             // Versions that files replace still exist on disk, so the index must not show them as gone.
             let on_disk = directory.as_deref().map(directory::versions);
@@ -243,7 +218,7 @@ impl Plan {
             models,
             laid_out,
             text,
-            rollout: rollout.map(Arc::new),
+            rollout,
         })
     }
 
@@ -314,6 +289,11 @@ impl Plan {
         sent.saturating_add(usize::try_from(on_disk).unwrap_or(usize::MAX))
     }
 
+    /// Whether a client sent its files.
+    pub(super) fn is_sent(&self) -> bool {
+        self.overrides.versions().is_some()
+    }
+
     /// Whether its responses are to be cached.
     pub(super) fn has_cache(&self) -> bool {
         check::has_cache(&self.settings.config)
@@ -324,58 +304,102 @@ impl Plan {
         pipeline::is_pipeline(&self.settings)
     }
 
-    /// Returns the load request of one version.
+    /// Returns a version, of whose program nothing has been read.
+    ///
+    /// # Errors
+    /// If there is no program, or the configuration names an engine or libraries that it cannot have.
+    pub(super) fn version(&self, number: i64) -> Result<FoundVersion, LoadError> {
+        let by = placement::engine(&self.settings, &self.origin)?;
+        let config = &self.settings.config;
+        let filename = &config.default_model_filename;
+        let has_cells = self.settings.names_cells();
+        // Cells have a program each and the built-in model has none, so neither has one signature for the whole model.
+        if config.backend != REPEAT && !has_cells {
+            let program = self.existing_program(number, filename, by)?;
+            return Ok(FoundVersion { number, program, has_graph: true });
+        }
+        let file = if has_cells { self.version_directory(number) } else { self.program(number, filename) };
+        let ((engine, precision), external, operators) = (by, ExternalFiles::None, Arc::default());
+        let program = CellProgram { file, bytes: None, external, operators, engine, precision, takes_texts: false };
+        Ok(FoundVersion { number, program, has_graph: false })
+    }
+
+    /// Whether completion needs the shapes of outputs that the signature of its program does not have.
+    pub(super) fn lacks_shapes(&self, signature: &Signature) -> bool {
+        let is_completed = self.completion.auto_complete && self.settings.own.generate.is_none();
+        is_completed && complete::lacks_shapes(&self.settings.config, signature)
+    }
+
+    /// Completes, checks and converts the configuration of a version whose graph has been read.
     ///
     /// # Errors
     /// Returns the reason: the file, the key, what was expected and what was found.
-    pub(super) fn request(
+    pub(super) fn resolve(
         &self,
-        version: i64,
-        loader: &dyn Loader,
+        version: FoundVersion,
+        graph: Option<ReadGraph>,
         attempt: &LoadAttempt,
-    ) -> Result<LoadRequest, LoadError> {
-        let mut settings = self.settings.clone();
-        let config = &settings.config;
-        let repeat = config.backend == REPEAT;
-        let (engine, precision) = placement::engine(&settings, &self.origin)?;
-        let has_cells = settings.names_cells();
-        let filename = &config.default_model_filename;
-        let origin = &self.origin;
-        // Cells have a program each and the built-in model has none, so neither has one signature for the whole model.
-        let whole = if repeat || has_cells {
-            let file = if has_cells { self.version_directory(version) } else { self.program(version, filename) };
-            let (external, operators) = (ExternalFiles::None, Arc::default());
-            CellProgram { file, bytes: None, external, operators, engine, precision, takes_texts: false }
-        } else {
-            self.existing_program(version, filename, (engine, precision))?
-        };
-        let mut signature =
-            if repeat || has_cells { None } else { Some(loader.signature(&whole.file, whole.bytes.as_ref())?) };
-        if let Some(signature) = signature.as_mut().filter(|_| whole.takes_texts) {
-            let refused = |reason| LoadError::graph(reason).within(LoadPlace::Program(whole.file.clone()));
-            decoder::complete_signature(signature).map_err(refused)?;
+    ) -> Result<ResolvedVersion, LoadError> {
+        let FoundVersion { number, program, .. } = version;
+        let (signature, held) = graph.map_or((None, None), |ReadGraph { signature, held }| (Some(signature), held));
+        let (settings, signature) = self.completed(&program, signature)?;
+        let (Settings { config, own }, origin) = (&settings, &self.origin);
+        check::consistent(&settings, signature.as_ref(), origin)?;
+        let labels = self.labels(config)?;
+        let (mut spec, mut knobs, stages) = convert::model(&settings, number, &labels, origin)?;
+        if let Some(signature) = &signature {
+            convert::scalars(&mut spec, config, signature);
         }
+        let (unfold, cells) = self.unfolded(number, &settings, &program, signature.as_ref())?;
+        let has_cells = settings.names_cells();
+        // In the latency table of a model of cells, stage numbers are cell numbers.
+        let stage_count = if has_cells { u16::try_from(cells.len()).unwrap_or(u16::MAX) } else { stages.count() };
+        knobs.latencies =
+            own.batching.latencies.as_ref().map(|given| self.latencies(given, stage_count)).transpose()?;
+        let opening = self.opening(&settings, &spec, &program, has_cells || unfold.is_some())?;
+        let task_time_limit = own.batching.task_time_limit_ms;
+        let is_repeat = config.backend == REPEAT;
+        Ok(ResolvedVersion {
+            automatic: Automatic::of(&settings, &stages, origin),
+            warmup: warmup::samples(config, &spec, self.directory.as_deref(), attempt)?,
+            lengths: PreparedLengths::of(&own.instance.lengths, &spec.symbols),
+            task_time_limit: task_time_limit.map(|limit| Duration::from_secs_f64(limit.0 / 1e3)),
+            engine: if is_repeat { EngineKind::Repeat } else { EngineKind::Onnx(program.engine) },
+            placement: placement::placement(config),
+            config: Arc::new(settings.shown()),
+            opened: Vec::new(),
+            spec,
+            knobs,
+            stages,
+            unfold,
+            cells,
+            opening,
+            program,
+            held,
+        })
+    }
+
+    /// Returns the settings as completed from a graph, and its signature unless the graph is that of a decoder, which
+    /// is opened. Order matters: checks need the completed configuration, and conversion needs the checked one.
+    fn completed(
+        &self,
+        program: &CellProgram,
+        mut signature: Option<Signature>,
+    ) -> Result<(Settings, Option<Signature>), LoadError> {
+        let mut settings = self.settings.clone();
         if let Some(decoder) = signature.take_if(|_| settings.own.generate.is_some()) {
             generate::complete(&mut settings, &decoder, &self.origin)?;
         }
-        let mut held = None;
-        if let Some(signature) = &mut signature
-            && self.completion.auto_complete
-            && complete::lacks_shapes(&settings.config, signature)
-        {
-            held = loader.infer_shapes(&whole, signature, attempt)?;
-        }
-        // Order matters: checks need the completed configuration, and conversion needs the checked one.
         if let Some(signature) = &signature {
             if self.completion.auto_complete {
                 let is_complete = !settings.config.input.is_empty() && !settings.config.output.is_empty();
                 let default_size = match &self.text {
                     Some(_) => text::DEFAULT_MAX_BATCH_SIZE,
                     // Requests joined along the steps would be answered as one sequence.
-                    None if !is_complete && runs_over_batch(&whole.read()?) => 0,
+                    None if !is_complete && runs_over_batch(&program.read()?) => 0,
                     None => self.completion.default_max_batch_size,
                 };
-                complete::from_graph(&mut settings, signature, default_size, origin)?;
+                complete::from_graph(&mut settings, signature, default_size, &self.origin)?;
             }
             if let Some(model) = self.text.as_ref().filter(|_| text::has_mask(&settings.config.input)) {
                 complete::tokens_axis(&mut settings, model.pad_token());
@@ -383,59 +407,30 @@ impl Plan {
             complete::name_axes(&mut settings, signature);
         }
         complete::scheduler(&mut settings);
-        check::consistent(&settings, signature.as_ref(), origin)?;
-        let (config, own) = (&settings.config, &settings.own);
-        let labels = self.labels(config)?;
-        let (mut spec, mut knobs, stages) = convert::model(&settings, version, &labels, origin)?;
-        if let Some(signature) = &signature {
-            convert::scalars(&mut spec, config, signature);
+        Ok((settings, signature))
+    }
+
+    /// Returns how requests unfold into cells, and the cells' programs; none for a model without cells and sequences.
+    fn unfolded(
+        &self,
+        version: i64,
+        settings: &Settings,
+        program: &CellProgram,
+        signature: Option<&Signature>,
+    ) -> Result<(Option<UnfoldRequest>, Vec<CellProgram>), LoadError> {
+        let (config, origin) = (&settings.config, &self.origin);
+        if let Some(unfold) = unfold::read(settings, origin)? {
+            let cells = self.cells(version, &unfold)?;
+            return Ok((Some(unfold), cells));
         }
-        let mut unfold = unfold::read(&settings, origin)?;
-        let mut cells = unfold.as_ref().map(|unfold| self.cells(version, unfold)).transpose()?.unwrap_or_default();
-        if unfold.is_none() && settings.has_sequences() {
-            unfold = sequences::as_cells(&settings, &self.initial_states(config)?, origin)?;
-            if let (Some(unfold), Some(signature)) = (&mut unfold, &signature) {
-                unfold.cells.iter_mut().for_each(|cell| cell.tensors = sequences::tensors(config, signature));
-            }
-            cells.push(whole.clone());
+        if !settings.has_sequences() {
+            return Ok((None, Vec::new()));
         }
-        // In the latency table of a model of cells, stage numbers are cell numbers.
-        let stage_count = if has_cells { u16::try_from(cells.len()).unwrap_or(u16::MAX) } else { stages.count() };
-        knobs.latencies =
-            own.batching.latencies.as_ref().map(|given| self.latencies(given, stage_count)).transpose()?;
-        let automatic = Automatic::of(&settings, &stages, origin);
-        let opening = self.opening(&settings, &spec, &whole, has_cells || unfold.is_some())?;
-        let task_time_limit = own.batching.task_time_limit_ms;
-        let task_time_limit = task_time_limit.map(|limit| Duration::from_secs_f64(limit.0 / 1e3));
-        let warmup = warmup::samples(config, &spec, self.directory.as_deref(), attempt)?;
-        let placement = placement::placement(config);
-        let lengths = PreparedLengths::of(&own.instance.lengths, &spec.symbols);
-        let config = Arc::new(settings.shown());
-        let CellProgram { file: program, bytes: override_bytes, external, operators, takes_texts, .. } = whole;
-        let engine = if repeat { EngineKind::Repeat } else { EngineKind::Onnx(engine) };
-        Ok(LoadRequest {
-            spec,
-            knobs,
-            stages,
-            unfold,
-            cells,
-            opening,
-            opened: Vec::new(),
-            automatic,
-            task_time_limit,
-            engine,
-            program,
-            override_bytes,
-            external,
-            operators,
-            takes_texts,
-            warmup,
-            placement,
-            lengths,
-            precision,
-            config,
-            held,
-        })
+        let mut unfold = sequences::as_cells(settings, &self.initial_states(config)?, origin)?;
+        if let (Some(unfold), Some(signature)) = (&mut unfold, signature) {
+            unfold.cells.iter_mut().for_each(|cell| cell.tensors = sequences::tensors(config, signature));
+        }
+        Ok((unfold, vec![program.clone()]))
     }
 
     /// Returns what of the graph is served by cells: recurrent layers, if the configuration asks for that, or decides
@@ -478,6 +473,61 @@ impl Plan {
             _ => Opening::Nothing,
         })
     }
+}
+
+/// Returns the settings of a model, which are checked but not completed, and where they are from.
+fn settings(
+    name: &str,
+    directory: Option<&Path>,
+    is_laid_out: bool,
+    given: Option<(Settings, Origin)>,
+    completion: &Completion,
+) -> Result<(Settings, Origin), LoadError> {
+    let is_given = given.is_some();
+    let read = match (given, directory) {
+        (Some(given), _) => Some(given),
+        (None, Some(directory)) => {
+            configuration::read(directory, completion.config_name.as_deref(), &completion.custom_policies)?
+        }
+        (None, None) => None,
+    };
+    let (settings, origin) = match read {
+        Some(read) => read,
+        None if is_laid_out => yaml::parse("completed from the files of Hugging Face", b"{}")?,
+        None if completion.auto_complete => (Settings::default(), Origin::new("completed from the graph")),
+        None => return Err(LoadError::settings(format!("no {PBTXT} or {YAML}, and auto-completion is disabled"))),
+    };
+    check::supported(&settings.config, name, &origin)?;
+    if is_given && !operator_names(&settings.config).is_empty() {
+        let message = "a load request cannot name a library of operators, which would run in the server";
+        return Err(origin.error(OPERATORS, message).into());
+    }
+    Ok((settings, origin))
+}
+
+/// Says what a model does whose directory Hugging Face laid out, unless its configuration does.
+fn complete_laid_out(settings: &mut Settings, directory: &Path, program: &Path) {
+    let Settings { config, own } = settings;
+    if own.generate.is_some() || own.text.is_some() {
+        return;
+    }
+    if !generation::generates(directory, &directory.join(program)) {
+        own.text = Some(Text::default());
+    } else if !own.cells.is_off {
+        own.generate = Some(Generate::default());
+        config.max_batch_size = 1;
+    }
+}
+
+/// Returns the error of a model that has no version to load.
+fn no_version(directory: Option<&Path>, available: &[i64]) -> LoadError {
+    let place = directory.map_or_else(String::new, |path| format!(" in {}", path.display()));
+    if !available.is_empty() {
+        return LoadError::files(format!("the version policy picks none of the versions {available:?}{place}"));
+    }
+    let found = directory
+        .and_then(|directory| configuration::misplaced(directory).or_else(|| configuration::misnamed(directory)));
+    LoadError::files(format!("no version directory (a number above 0){place}{}", found.unwrap_or_default()))
 }
 
 /// Returns the versions that a policy picks out of `available`; both are ascending.

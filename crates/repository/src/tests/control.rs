@@ -367,7 +367,7 @@ async fn file_overrides_stand_in_for_the_directory() {
     load(&repository, "m").await.unwrap();
     repository.load("m", overrides("{}", &[("7/model.onnx", "sent")])).await.unwrap();
     assert_eq!(repository.ready_versions("m"), [7], "no version from the disk");
-    assert_eq!(loader.requests.lock().last().unwrap().override_bytes.as_deref(), Some(b"sent".as_slice()));
+    assert_eq!(loader.requests.lock().last().unwrap().program.bytes.as_deref(), Some(b"sent".as_slice()));
 
     repository.load("new", overrides("{}", &[("1/model.onnx", "sent")])).await.unwrap();
     assert_eq!(repository.is_ready("new", "1"), Ok(true), "a model that is not on disk at all");

@@ -23,8 +23,8 @@ use paternoster_onnx::{Port, PortDim, Signature};
 use tempfile::TempDir;
 
 use crate::{
-    ControlMode, IndexEntry, LoadAttempt, LoadError, LoadRequest, Loader, Options, Overrides, Repository,
-    ResidencyOptions, changes::ChangeDetector, polling,
+    ControlMode, IndexEntry, LoadAttempt, LoadError, Loader, Options, Overrides, Repository, ResidencyOptions,
+    ResolvedVersion, changes::ChangeDetector, polling,
 };
 
 /// Content of a program file that does not load.
@@ -54,7 +54,7 @@ fn bring_up(spec: ModelSpec, knobs: Knobs) -> Arc<ModelHandle> {
 /// A loader in which every program is `INPUT0` FP32 [batch, 16] → `OUTPUT0` of the same, unless it is [`GARBAGE`].
 #[derive(Default)]
 pub(super) struct FakeLoader {
-    pub(super) requests: Mutex<Vec<LoadRequest>>,
+    pub(super) requests: Mutex<Vec<ResolvedVersion>>,
     /// Models whose loads wait until their name is removed, or until they are ended early.
     held: Mutex<Vec<String>>,
     /// Models whose loads do not notice that they are ended early.
@@ -137,7 +137,7 @@ impl Loader for FakeLoader {
         LatencyMetrics { counters: false, histograms: true, ..LatencyMetrics::default() }
     }
 
-    fn load(&self, request: LoadRequest, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError> {
+    fn load(&self, request: ResolvedVersion, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError> {
         let key = format!("{} {}", request.spec.name, request.spec.version);
         {
             let mut running = self.running.lock();
@@ -157,11 +157,11 @@ impl Loader for FakeLoader {
         Ok(handle)
     }
 
-    fn may_profile(&self, _: &LoadRequest) -> bool {
+    fn may_profile(&self, _: &ResolvedVersion) -> bool {
         self.advises.load(Ordering::SeqCst) > 0
     }
 
-    fn profile(&self, request: &LoadRequest, is_wanted: &dyn Fn() -> bool) -> Result<bool, LoadError> {
+    fn profile(&self, request: &ResolvedVersion, is_wanted: &dyn Fn() -> bool) -> Result<bool, LoadError> {
         if self.endless.lock().contains(&request.spec.name) {
             while is_wanted() {
                 std::thread::yield_now();

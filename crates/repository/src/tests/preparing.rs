@@ -105,7 +105,7 @@ warmup: [ { batch_size: 2, inputs: { INPUT0: { dtype: FP32, dims: [16], file: ro
     let requests = loader.requests.lock();
     let request = &requests[0];
     assert_eq!(request.engine, EngineKind::Onnx(OnnxEngine::OnnxRuntime));
-    assert!(request.program.ends_with("m/1/model.onnx") && request.override_bytes.is_none());
+    assert!(request.program.file.ends_with("m/1/model.onnx") && request.program.bytes.is_none());
     assert_eq!(*request.spec.outputs[0].labels, ["cat", "dog"]);
     assert!(matches!(&request.knobs.policy, Policy::Window(window) if window.max_queue_delay_ns == 5_000));
     assert_eq!(request.warmup[0].inputs[0].as_ref().unwrap().data.len(), 2 * 64);
@@ -163,7 +163,7 @@ async fn a_request_carries_cells_and_their_programs() {
         .map(|(cell, end)| cell.file.ends_with(end) && cell.bytes.is_none())
         .collect();
     assert_eq!(ends, [true, true]);
-    assert!(request.program.ends_with("m/1") && request.override_bytes.is_none());
+    assert!(request.program.file.ends_with("m/1") && request.program.bytes.is_none());
     assert!(matches!(&request.knobs.policy, Policy::Cellular(_)));
     assert_eq!(request.knobs.max_in_flight, 1, "one task at a time");
     let measured = vec![vec![], vec![CostPoint { rows: 1, length: 0, took_ns: 2_500 }]];
@@ -227,7 +227,7 @@ async fn a_program_may_be_a_directory() {
     directory.write("m/1/model.onnx/model.onnx", "good").write("m/1/model.onnx/weights", "w");
     let (repository, loader) = start(&directory, ControlMode::None).await;
     assert!(repository.ready(), "{:?}", repository.index(false).await);
-    assert!(loader.requests.lock()[0].program.ends_with("m/1/model.onnx/model.onnx"));
+    assert!(loader.requests.lock()[0].program.file.ends_with("m/1/model.onnx/model.onnx"));
 }
 
 #[tokio::test]

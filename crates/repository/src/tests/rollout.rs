@@ -21,7 +21,7 @@ use paternoster_observe::{RequestBudgets, ShadowResult, budget::Budget};
 use paternoster_onnx::Signature;
 
 use super::fake::{Directory, FakeLoader, explicit, load, options, start};
-use crate::{ControlMode, LoadAttempt, LoadError, LoadRequest, Loader, Options, Repository, Requester};
+use crate::{ControlMode, LoadAttempt, LoadError, Loader, Options, Repository, Requester, ResolvedVersion};
 
 const CLIENT: Requester = Requester::Connection(0);
 
@@ -154,7 +154,7 @@ impl Program for Echo {
 }
 
 impl Loader for EchoLoader {
-    fn load(&self, request: LoadRequest, _: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError> {
+    fn load(&self, request: ResolvedVersion, _: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError> {
         let copies = (request.spec.version == 2).then(|| Arc::clone(&self.copies));
         self.pool.bring_up(request.spec, request.knobs, Arc::new(Echo(copies))).map(Arc::new).map_err(LoadError::engine)
     }

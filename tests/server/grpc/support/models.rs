@@ -9,7 +9,7 @@ use paternoster_executor::{ModelHandle, Pool};
 use paternoster_model::{DataType, Dims};
 use paternoster_onnx::{Port, PortDim, Signature};
 use paternoster_repository::{
-    ControlMode, LoadAttempt, LoadError, LoadErrorKind, LoadRequest, Loader, Options, Repository,
+    ControlMode, LoadAttempt, LoadError, LoadErrorKind, Loader, Options, Repository, ResolvedVersion,
 };
 use tempfile::TempDir;
 use tokio::sync::mpsc;
@@ -111,7 +111,7 @@ struct TestLoader {
 }
 
 impl Loader for TestLoader {
-    fn load(&self, request: LoadRequest, _: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError> {
+    fn load(&self, request: ResolvedVersion, _: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError> {
         let gate = (self.began.clone(), self.go_on.clone());
         let program: Arc<dyn Program> = match request.spec.name.as_str() {
             "broken" => return Err(LoadError::new(LoadErrorKind::Engine, "the program is broken")),
