@@ -42,9 +42,16 @@ fn segments_that_lack_a_key_or_have_one_too_many_are_refused_with_their_place() 
     }
 }
 
+/// Checks the refusals of a part of a text in place of another.
+fn refuses(cases: &[(&str, &str, &str)]) {
+    for (from, to, expected) in cases {
+        assert_eq!(refusal(TRANSLATE, from, to), *expected, "{to}");
+    }
+}
+
 #[test]
 fn values_of_a_wrong_kind_are_refused_with_what_is_expected() {
-    let cases = [
+    refuses(&[
         ("reverse: true", "reverse: 1", "f:14:5: unfold[0].chain.reverse: expected true or false, but found 1"),
         (
             "start: { h: -0.5 }",
@@ -116,6 +123,12 @@ fn values_of_a_wrong_kind_are_refused_with_what_is_expected() {
             "name: the.encoder",
             "f:9:5: unfold[0].chain.name: expected a name of letters, digits, '_' and '-', but found 'the.encoder'",
         ),
+    ]);
+}
+
+#[test]
+fn values_of_cells_are_refused_with_what_is_expected() {
+    refuses(&[
         (
             "[1, 4, 512]",
             "[4, 1]",
@@ -149,15 +162,12 @@ fn values_of_a_wrong_kind_are_refused_with_what_is_expected() {
             "  de.code: { program",
             "f:5:3: cells.de.code: expected a name of letters, digits, '_' and '-', but found 'de.code'",
         ),
-    ];
-    for (from, to, expected) in cases {
-        assert_eq!(refusal(TRANSLATE, from, to), expected, "{to}");
-    }
+    ]);
 }
 
 #[test]
 fn names_of_what_is_not_there_are_refused_with_the_nearest() {
-    let cases = [
+    refuses(&[
         (
             "cell: encode",
             "cell: encod",
@@ -206,6 +216,12 @@ fn names_of_what_is_not_there_are_refused_with_the_nearest() {
             "f:20:14: unfold[1].decode.start.past: only inputs that are carried from step to step have a start, but \
              'past' is not one of them",
         ),
+    ]);
+}
+
+#[test]
+fn what_two_parts_give_or_none_is_refused() {
+    refuses(&[
         (
             "grow: { past: key }",
             "grow: { h: key }",
@@ -237,10 +253,7 @@ fn names_of_what_is_not_there_are_refused_with_the_nearest() {
             "    cell: encode\n",
             "f:5:13: cells.decode.program: no segment names the cell 'decode': remove it, or let one run it",
         ),
-    ];
-    for (from, to, expected) in cases {
-        assert_eq!(refusal(TRANSLATE, from, to), expected, "{to}");
-    }
+    ]);
     let twice = changed(TRANSLATE, "name: source,", "name: encoder.all,").replace("over: source", "over: encoder.all");
     assert_eq!(
         from_yaml(&twice).expect_err("two of a name").to_string(),
