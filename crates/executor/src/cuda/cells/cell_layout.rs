@@ -114,8 +114,8 @@ impl Layout {
         })
     }
 
-    /// Returns where a cell's outputs go: to a table, to the rows of sequences, to a span, to the host, or to several of
-    /// these. An output that nothing reads is left out. `list` numbers the lists that they are written by.
+    /// Returns where a cell's outputs go: to a table, to the rows of sequences, to a span, to the host, or to several
+    /// of these. An output that nothing reads is left out. `list` numbers the lists that they are written by.
     fn outputs(
         &mut self,
         programs: &CellPrograms,
