@@ -52,17 +52,16 @@ fn wire(criterion: &mut Criterion) {
     let regions = SharedMemory::new(true);
     for (size, elements) in [("small", 16), ("4MB", 1 << 20)] {
         let frame = frame(elements);
-        let decoded = decode(message(&frame), &spec, &regions).expect("a valid request");
+        let (request, plan) = decode(message(&frame), &spec, &regions).expect("a valid request");
         let response = || Response {
-            outputs: decoded
-                .request
+            outputs: request
                 .inputs
                 .iter()
                 .flatten()
                 .map(|input| OutputTensor { shape: Dims::from_slice(&input.shape), data: input.data.clone() })
                 .collect(),
         };
-        let reply = encode(&spec, &decoded.reply, response()).expect("outputs of this model");
+        let reply = encode(&spec, &plan, response()).expect("outputs of this model");
 
         let mut group = criterion.benchmark_group(size);
         group.bench_function("protobuf-decode", |bencher| bencher.iter(|| message(&frame)));
@@ -71,7 +70,7 @@ fn wire(criterion: &mut Criterion) {
             bencher.iter_batched(setup, |request| decode(request, &spec, &regions), BatchSize::SmallInput);
         });
         group.bench_function("encode", |bencher| {
-            let run = |response| encode(&spec, &decoded.reply, response);
+            let run = |response| encode(&spec, &plan, response);
             bencher.iter_batched(response, run, BatchSize::SmallInput);
         });
         group.bench_function("protobuf-encode", |bencher| {

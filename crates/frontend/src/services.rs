@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
-use paternoster_executor::{Backlog, Pool};
+use paternoster_executor::{Backlog, InferRequest, Pool};
 use paternoster_observe::{
     Logging,
     budget::{Budget, Budgets},
@@ -11,7 +11,7 @@ use paternoster_observe::{
 };
 use paternoster_repository::{Caller, ModelVersion, Repository, Requester};
 use paternoster_wire::{
-    Decoded, RequestError, SharedMemory, decode,
+    RequestError, ResponsePlan, SharedMemory, decode,
     pb::ModelInferRequest,
     plan::{OutputForm, OutputPlan, SelectedOutputs},
 };
@@ -60,13 +60,18 @@ impl Services {
     ///
     /// # Errors
     /// As [`decode::decode`].
-    pub(super) fn decode(&self, version: &ModelVersion, request: ModelInferRequest) -> Result<Decoded, RequestError> {
+    pub(super) fn decode(
+        &self,
+        version: &ModelVersion,
+        request: ModelInferRequest,
+    ) -> Result<(InferRequest, ResponsePlan), RequestError> {
         let servable = version.servable();
-        let mut decoded = decode::decode_for(request, version.spec(), &self.shared_memory, servable.card_ports())?;
+        let (request, mut reply) =
+            decode::decode_for(request, version.spec(), &self.shared_memory, servable.card_ports())?;
         let is_ensemble = servable.pipeline().is_some_and(|pipeline| pipeline.own().is_none());
         if is_ensemble {
-            decoded.reply.name_sequence(decoded.request.sequence.as_ref());
-            if let SelectedOutputs::Some(plans) = &mut decoded.reply.outputs {
+            reply.name_sequence(request.sequence.as_ref());
+            if let SelectedOutputs::Some(plans) = &mut reply.outputs {
                 for OutputPlan { index, form } in plans {
                     if let OutputForm::Classes { labels, .. } = form {
                         *labels = servable.labels(*index);
@@ -74,7 +79,7 @@ impl Services {
                 }
             }
         }
-        Ok(decoded)
+        Ok((request, reply))
     }
 
     /// Returns the resources for a new connection.

@@ -40,10 +40,11 @@ pub(super) fn admitted(span: &Span, admitted: &Admitted) {
     if span.is_disabled() {
         return;
     }
-    let (spec, decoded) = (admitted.version.spec(), &admitted.decoded);
-    span.record("model", &*spec.name).record("version", spec.version).record("rows", decoded.request.rows);
-    if !decoded.reply.id.is_empty() {
-        span.record("request_id", shortened(&decoded.reply.id));
+    let Admitted { version, request, reply, .. } = admitted;
+    let spec = version.spec();
+    span.record("model", &*spec.name).record("version", spec.version).record("rows", request.rows);
+    if !reply.id.is_empty() {
+        span.record("request_id", shortened(&reply.id));
     }
 }
 

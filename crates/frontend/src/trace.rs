@@ -35,17 +35,18 @@ pub(super) fn begin(
     admitted: &mut Admitted,
 ) -> Option<Arc<RequestTrace>> {
     let Received { head, at: received } = received?;
-    let Admitted { version, decoded, .. } = admitted;
-    let (model, version, id) = (&*version.spec().name, version.spec().version, &*decoded.reply.id);
+    let Admitted { version, request, reply, .. } = admitted;
+    let spec = version.spec();
+    let (model, version, id) = (&*spec.name, spec.version, &*reply.id);
     let trace = services.tracer.begin(&TracedRequest { transport, head, received, model, version, id });
     if let Some(trace) = trace.as_ref().filter(|trace| trace.has_tensors()) {
-        for (given, spec) in decoded.request.inputs.iter().zip(&admitted.version.spec().inputs) {
+        for (given, spec) in request.inputs.iter().zip(&spec.inputs) {
             if let Some(InputTensor { shape, data }) = given {
                 trace.tensor(traced(true, spec, shape, data));
             }
         }
     }
-    decoded.request.trace.clone_from(&trace);
+    request.trace.clone_from(&trace);
     trace
 }
 

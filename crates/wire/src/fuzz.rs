@@ -5,7 +5,7 @@ use paternoster_model::{Dims, InputTensor, ModelSpec, element_count};
 use prost::Message;
 
 use super::{
-    Decoded, ResponsePlan, SharedMemory,
+    ResponsePlan, SharedMemory,
     decode::decode,
     encode::encode,
     models,
@@ -27,7 +27,7 @@ pub fn infer(bytes: &[u8]) {
 /// Decodes a request for a model, and checks it if it is admitted.
 pub(super) fn check_request(request: ModelInferRequest, spec: &ModelSpec) {
     let message_bytes = request.encoded_len();
-    let Ok(Decoded { request, reply }) = decode(request, spec, &SharedMemory::new(true)) else { return };
+    let Ok((request, reply)) = decode(request, spec, &SharedMemory::new(true)) else { return };
     check_admitted(&request, spec);
     let payload: usize = request.inputs.iter().flatten().map(|input| input.data.len()).sum();
     assert!(payload <= GROWTH * message_bytes, "{payload} bytes of payload from a message of {message_bytes}");
@@ -50,7 +50,7 @@ fn check_raw_form(request: &InferRequest, spec: &ModelSpec) {
     }
     let sent = ModelInferRequest::decode(raw.encode_to_vec().as_slice()).expect("what is encoded can be decoded");
     assert_eq!(sent, raw);
-    let again = decode(sent, spec, &SharedMemory::new(true)).expect("raw contents say the same").request;
+    let (again, _) = decode(sent, spec, &SharedMemory::new(true)).expect("raw contents say the same");
     assert_eq!(again.rows, request.rows);
     for (again, input) in again.inputs.iter().zip(&request.inputs) {
         let content = |input: &InputTensor| (input.shape.clone(), input.data.clone());

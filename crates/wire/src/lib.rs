@@ -29,7 +29,6 @@ pub mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use decode::Decoded;
 pub use kind::Kind;
 pub use plan::ResponsePlan;
 pub use shared_memory::SharedMemory;

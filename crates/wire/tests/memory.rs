@@ -8,7 +8,7 @@ use bytes::Bytes;
 use paternoster_executor::{OutputTensor, Response};
 use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
 use paternoster_wire::{
-    Decoded, SharedMemory,
+    SharedMemory,
     decode::decode,
     encode::encode,
     pb::{
@@ -67,7 +67,7 @@ fn decoding_a_small_raw_request_allocates_the_list_of_its_inputs_alone() {
 #[test]
 fn encoding_a_small_response_allocates_the_fields_of_the_message_alone() {
     let spec = identity(DataType::Fp32, &[16]);
-    let Decoded { reply, .. } = decode(small(), &spec, &SharedMemory::new(true)).expect("a valid request");
+    let (_, reply) = decode(small(), &spec, &SharedMemory::new(true)).expect("a valid request");
     let output = OutputTensor { shape: Dims::from_slice(&[1, 16]), data: Bytes::from_static(&[0; 64]) };
     let mut response = Some(Response { outputs: vec![output] });
     let allocated = measure(|| drop(encode(&spec, &reply, response.take().expect("measured once"))));

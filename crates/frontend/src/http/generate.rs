@@ -183,11 +183,11 @@ fn start(
     span: Span,
     backlog: &Arc<Backlog>,
 ) -> Responses {
-    let Admitted { version, decoded, held } = admitted;
+    let Admitted { version, request, reply: plan, held } = admitted;
     let source = if version.spec().decoupled {
-        Source::Many(version.servable().submit_stream(decoded.request.counted_in(&backlog.stream())))
+        Source::Many(version.servable().submit_stream(request.counted_in(&backlog.stream())))
     } else {
-        Source::One(Some(version.submit(decoded.request)))
+        Source::One(Some(version.submit(request)))
     };
-    Responses { version, plan: decoded.reply, source, trace, span, _held: held, _client: client }
+    Responses { version, plan, source, trace, span, _held: held, _client: client }
 }

@@ -61,19 +61,19 @@ async fn answer(api: &Api, path: ModelPath, request: Request, span: &Span) -> Re
     span::admitted(span, &admitted);
     let trace = begin(&api.services, Transport::Http, received, &mut admitted);
 
-    let Admitted { version, decoded, held } = admitted;
-    let answer = version.submit(decoded.request).await;
+    let Admitted { version, request, reply, held } = admitted;
+    let answer = version.submit(request).await;
     if let Some(trace) = &trace {
         responded(trace, &version, &answer);
     }
-    let response = answer.map_err(|error| RequestError::from_infer(&error, &decoded.reply.id))?;
+    let response = answer.map_err(|error| RequestError::from_infer(&error, &reply.id))?;
     // The request's bytes are no longer needed; returns them to the budget before the response is written.
     drop(held);
 
     // Small answers are written here, because a hand-over to a worker would take longer.
     let large = is_large(&version, &forms, &response, packing.is_some());
     let write = move || {
-        let answer = write(&version, &decoded.reply, &forms, response)?;
+        let answer = write(&version, &reply, &forms, response)?;
         Ok::<_, Problem>(match packing {
             Some(encoding) => answer.packed(encoding),
             None => answer,
@@ -232,6 +232,7 @@ pub(super) fn admit(
     place: Reservation,
 ) -> Result<(Admitted, Forms), Problem> {
     let decoded = services.decode(&version, request)?;
-    forms.check(version.spec(), &decoded.reply)?;
+    let (_, reply) = &decoded;
+    forms.check(version.spec(), reply)?;
     Ok((Admitted::new(version, decoded, place, held, message_bytes), forms))
 }

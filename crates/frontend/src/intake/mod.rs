@@ -12,10 +12,11 @@ pub(super) use buffer::Buffer;
 pub(super) use buffer::TRUSTED_BYTES;
 use bytes::Bytes;
 pub(super) use inflate::{Inflate, InflateError};
+use paternoster_executor::InferRequest;
 use paternoster_model::InputTensor;
 use paternoster_observe::budget::{Exhausted, Reservation, SharedReservation};
 use paternoster_repository::ModelVersion;
-use paternoster_wire::Decoded;
+use paternoster_wire::ResponsePlan;
 use tonic::Status;
 pub(super) use workers::Workers;
 
@@ -76,7 +77,9 @@ pub(super) struct Admitted {
     /// The version that serves it.
     pub(super) version: Arc<ModelVersion>,
     /// The request to submit.
-    pub(super) decoded: Decoded,
+    pub(super) request: InferRequest,
+    /// The form of its response.
+    pub(super) reply: ResponsePlan,
     /// Its reservations until it ends.
     pub(super) held: Held,
 }
@@ -93,17 +96,17 @@ impl Admitted {
     /// what decoding built.
     pub(super) fn new(
         version: Arc<ModelVersion>,
-        mut decoded: Decoded,
+        (mut request, reply): (InferRequest, ResponsePlan),
         place: Reservation,
         mut held: Reservation,
         message_bytes: usize,
     ) -> Self {
-        let inputs = &mut decoded.request.inputs;
+        let inputs = &mut request.inputs;
         let payload_bytes: usize = inputs.iter().flatten().map(|input| input.data.len()).sum();
         // A payload is part of the message or was built from it; the rest of both has been released.
         held.shrink_to(message_bytes.max(payload_bytes));
         let rest = if payload_bytes < LARGE_PAYLOAD_BYTES { held } else { keep_room(inputs, held) };
-        Self { version, decoded, held: Held { _place: place, _bytes: rest } }
+        Self { version, request, reply, held: Held { _place: place, _bytes: rest } }
     }
 }
 

@@ -32,16 +32,8 @@ use super::{
     pb::{self, model_infer_request::InferInputTensor},
 };
 
-/// A request for the executor, with the plan of its response.
-#[derive(Clone, Debug)]
-pub struct Decoded {
-    /// The request to submit. Its deadline is not set, because only the transport knows it.
-    pub request: InferRequest,
-    /// The form of the response.
-    pub reply: ResponsePlan,
-}
-
-/// Checks a request against its model and takes its payload.
+/// Checks a request against its model and takes its payload. Returns the request to submit, whose deadline only the
+/// transport knows, and the form of the response.
 ///
 /// # Errors
 /// INVALID_ARGUMENT if anything in it is wrong, or NOT_FOUND if it names an unknown shared-memory region. The error
@@ -50,7 +42,7 @@ pub fn decode(
     request: pb::ModelInferRequest,
     spec: &ModelSpec,
     regions: &SharedMemory,
-) -> Result<Decoded, RequestError> {
+) -> Result<(InferRequest, ResponsePlan), RequestError> {
     decode_for(request, spec, regions, &CardPorts::default())
 }
 
@@ -63,7 +55,7 @@ pub fn decode_for(
     spec: &ModelSpec,
     regions: &SharedMemory,
     ports: &CardPorts,
-) -> Result<Decoded, RequestError> {
+) -> Result<(InferRequest, ResponsePlan), RequestError> {
     let pb::ModelInferRequest { id, parameters, inputs, outputs, raw_input_contents, .. } = request;
     let parts = || {
         let parameters = parameters::request(&parameters)?;
@@ -86,10 +78,7 @@ pub fn decode_for(
         ..InferRequest::new(rows, inputs)
     };
     let enable_empty_final_response = parameters.enable_empty_final_response;
-    Ok(Decoded {
-        request,
-        reply: ResponsePlan { id, outputs, enable_empty_final_response, parameters: HashMap::new() },
-    })
+    Ok((request, ResponsePlan { id, outputs, enable_empty_final_response, parameters: HashMap::new() }))
 }
 
 /// The number of rows, the inputs in the specification's order, and the tensors that stay on a card.

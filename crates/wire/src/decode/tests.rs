@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-fn decoded(request: Request, spec: &ModelSpec) -> Decoded {
+fn decoded(request: Request, spec: &ModelSpec) -> (InferRequest, ResponsePlan) {
     decode(request.0, spec, &SharedMemory::new(true)).expect("a valid request")
 }
 
@@ -26,8 +26,8 @@ fn refused(request: Request, spec: &ModelSpec) -> RequestError {
     refusal
 }
 
-fn data(decoded: &Decoded, index: usize) -> &Bytes {
-    &decoded.request.inputs[index].as_ref().expect("the input is there").data
+fn data((request, _): &(InferRequest, ResponsePlan), index: usize) -> &Bytes {
+    &request.inputs[index].as_ref().expect("the input is there").data
 }
 
 #[test]
@@ -36,9 +36,9 @@ fn a_raw_payload_is_moved_and_not_copied() {
     let request = Request::new("7").raw("INPUT0", "FP32", &[1, 16], payload.clone());
     let decoded = decoded(request, &models::identity_onnx());
     assert_eq!(data(&decoded, 0).as_ptr(), payload.as_ptr());
-    assert_eq!(decoded.request.rows, 1);
-    assert_eq!(decoded.request.deadline, None);
-    assert_eq!(decoded.reply.id, "7");
+    assert_eq!(decoded.0.rows, 1);
+    assert_eq!(decoded.0.deadline, None);
+    assert_eq!(decoded.1.id, "7");
 }
 
 #[test]
@@ -235,13 +235,13 @@ fn typed_values_that_do_not_fit_their_datatype_are_refused() {
 #[test]
 fn a_model_without_batch_axis_has_one_row() {
     let request = Request::new("").raw("INPUT0", "FP32", &[1, 16], fp32(16));
-    assert_eq!(decoded(request, &models::identity_nobatch()).request.rows, 1);
+    assert_eq!(decoded(request, &models::identity_nobatch()).0.rows, 1);
 }
 
 #[test]
 fn rows_are_the_batch_dimension() {
     let request = Request::new("").raw("INPUT0", "FP32", &[64, 16], fp32(64 * 16));
-    assert_eq!(decoded(request, &models::identity_onnx()).request.rows, 64);
+    assert_eq!(decoded(request, &models::identity_onnx()).0.rows, 64);
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn shapes_that_cannot_be_counted_are_refused_without_overflow() {
 #[test]
 fn a_variable_dimension_may_be_zero() {
     let request = Request::new("").raw("INPUT0", "INT64", &[2, 0], vec![]);
-    assert_eq!(decoded(request, &models::ident_var()).request.rows, 2);
+    assert_eq!(decoded(request, &models::ident_var()).0.rows, 2);
 }
 
 #[test]
@@ -310,14 +310,14 @@ fn an_optional_input_may_be_left_out() {
         &[1, 2],
         vec![0; 16],
     );
-    assert!(decoded(request, &models::padded()).request.inputs[2].is_none());
+    assert!(decoded(request, &models::padded()).0.inputs[2].is_none());
 }
 
 #[test]
 fn a_request_of_optional_inputs_alone_may_be_empty_and_is_one_row() {
     let optional = TensorSpec { optional: true, ..TensorSpec::new("INPUT0", DataType::Fp32, &[1]) };
     let spec = models::model("optional", 8, vec![optional], Vec::new());
-    assert_eq!(decoded(Request::new(""), &spec).request.rows, 1);
+    assert_eq!(decoded(Request::new(""), &spec).0.rows, 1);
 }
 
 #[test]
@@ -354,24 +354,24 @@ fn priority_and_timeout_reach_the_executor() {
         .with("priority", ParameterChoice::Uint64Param(u64::MAX))
         .with("timeout", ParameterChoice::Int64Param(250));
     let decoded = decoded(request, &models::identity_onnx());
-    assert_eq!(decoded.request.priority, u64::MAX);
-    assert_eq!(decoded.request.queue_timeout, Some(Duration::from_micros(250)));
+    assert_eq!(decoded.0.priority, u64::MAX);
+    assert_eq!(decoded.0.queue_timeout, Some(Duration::from_micros(250)));
 }
 
 #[test]
 fn an_empty_final_response_is_had_on_request_only() {
     let request = || Request::new("").raw("INPUT0", "FP32", &[1, 16], fp32(16));
-    assert!(!decoded(request(), &models::decoupled_py()).reply.enable_empty_final_response);
+    assert!(!decoded(request(), &models::decoupled_py()).1.enable_empty_final_response);
     let asked = request().with("triton_enable_empty_final_response", ParameterChoice::BoolParam(true));
-    assert!(decoded(asked, &models::decoupled_py()).reply.enable_empty_final_response);
+    assert!(decoded(asked, &models::decoupled_py()).1.enable_empty_final_response);
 }
 
 fn addsub_request() -> Request {
     Request::new("").raw("INPUT0", "FP32", &[1, 16], fp32(16)).raw("INPUT1", "FP32", &[1, 16], fp32(16))
 }
 
-fn selected(decoded: Decoded) -> Vec<(usize, OutputForm)> {
-    match decoded.reply.outputs {
+fn selected((_, reply): (InferRequest, ResponsePlan)) -> Vec<(usize, OutputForm)> {
+    match reply.outputs {
         SelectedOutputs::All => panic!("some outputs were asked for"),
         SelectedOutputs::Some(plans) => plans.into_iter().map(|plan| (plan.index, plan.form)).collect(),
     }
@@ -379,7 +379,7 @@ fn selected(decoded: Decoded) -> Vec<(usize, OutputForm)> {
 
 #[test]
 fn without_requested_outputs_all_are_sent() {
-    assert!(matches!(decoded(addsub_request(), &models::addsub()).reply.outputs, SelectedOutputs::All));
+    assert!(matches!(decoded(addsub_request(), &models::addsub()).1.outputs, SelectedOutputs::All));
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use paternoster_executor::Response;
+use paternoster_executor::{InferRequest, Response};
 use paternoster_observe::trace::{TRACE_RESPONSE, Transport};
 use paternoster_repository::ModelVersion;
-use paternoster_wire::{Decoded, Kind, RequestError, ResponsePlan, encode, pb};
+use paternoster_wire::{Kind, RequestError, ResponsePlan, encode, pb};
 use tonic::{Request, Status};
 
 use super::intake::{Intake, take_in};
@@ -41,22 +41,22 @@ pub(crate) async fn infer(
         Intake::Deferred(outcome) => outcome.await??,
     };
     let trace = begin(services, Transport::Grpc, received, &mut admitted_request);
-    let Admitted { version, mut decoded, held } = admitted_request;
-    decoded.request.deadline = deadline;
+    let Admitted { version, mut request, reply, held } = admitted_request;
+    request.deadline = deadline;
     handover.set_submitted();
-    let answer = version.submit(decoded.request).await;
+    let answer = version.submit(request).await;
     if let Some(trace) = &trace {
         responded(trace, &version, &answer);
     }
-    let response = answer.map_err(|error| RequestError::from_infer(&error, &decoded.reply.id))?;
+    let response = answer.map_err(|error| RequestError::from_infer(&error, &reply.id))?;
     drop(held);
 
     let bytes = response.outputs.iter().map(|output| output.data.len()).sum::<usize>();
     let large = if writer.packs() { LARGE_PACKED_RESPONSE_BYTES } else { LARGE_RESPONSE_BYTES };
     let frame = if bytes < large {
-        encode_response(&version, &decoded.reply, response, writer)?
+        encode_response(&version, &reply, response, writer)?
     } else {
-        let work = move || encode_response(&version, &decoded.reply, response, writer);
+        let work = move || encode_response(&version, &reply, response, writer);
         workers.run(bytes, work).await??
     };
     let frame = admitted(frame, &holds.backlog).map_err(|unread| Status::resource_exhausted(unread.to_string()))?;
@@ -77,7 +77,11 @@ fn encode_response(
     writer.encode(&encode::encode(version.spec(), plan, response)?)
 }
 
-fn admit(services: &Services, version: &ModelVersion, request: pb::ModelInferRequest) -> Result<Decoded, RequestError> {
+fn admit(
+    services: &Services,
+    version: &ModelVersion,
+    request: pb::ModelInferRequest,
+) -> Result<(InferRequest, ResponsePlan), RequestError> {
     if version.spec().decoupled {
         return Err(decoupled(&version.spec().name));
     }

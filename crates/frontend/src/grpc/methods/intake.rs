@@ -5,10 +5,11 @@
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
+use paternoster_executor::InferRequest;
 use paternoster_observe::budget::Reservation;
 use paternoster_repository::{Caller, ModelVersion, ResolveError};
 use paternoster_wire::{
-    Decoded, Kind, RequestError,
+    Kind, RequestError, ResponsePlan,
     decode::{
         self,
         size::{INFER_REQUEST, SizeError, measure},
@@ -32,7 +33,8 @@ use crate::{
 const STEPS_HERE: usize = 16 << 10;
 
 /// Checks a request against the version that serves it.
-pub(super) type Admit = fn(&Services, &ModelVersion, pb::ModelInferRequest) -> Result<Decoded, RequestError>;
+pub(super) type Admit =
+    fn(&Services, &ModelVersion, pb::ModelInferRequest) -> Result<(InferRequest, ResponsePlan), RequestError>;
 
 /// A request whose model is to be loaded for it. It is parsed again then: a parsed request takes more memory.
 struct Unloaded {

@@ -278,13 +278,13 @@ impl InferStream {
             }
         };
         let trace = begin(&self.services, Transport::Grpc, received, &mut admitted);
-        let Admitted { version, mut decoded, held } = admitted;
-        decoded.request.deadline = self.deadline;
-        let request = decoded.request.counted_in(&self.backlog);
+        let Admitted { version, mut request, reply, held } = admitted;
+        request.deadline = self.deadline;
+        let request = request.counted_in(&self.backlog);
         if version.spec().decoupled {
             let responses = version.servable().submit_stream(request);
             self.in_flight_bytes += bytes;
-            let (reply, state) = (decoded.reply, DecoupledState::Running);
+            let state = DecoupledState::Running;
             self.decoupled.push(Decoupled {
                 version,
                 responses,
@@ -298,8 +298,7 @@ impl InferStream {
         } else {
             let response = version.submit(request);
             self.in_flight_bytes += bytes;
-            let running =
-                Running { response, version, reply: decoded.reply, bytes, trace, span, _held: (held, client) };
+            let running = Running { response, version, reply, bytes, trace, span, _held: (held, client) };
             self.turns.push_back(Turn::Running(Box::new(running)));
         }
     }
