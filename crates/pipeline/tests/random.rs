@@ -393,7 +393,14 @@ async fn play(seed: u64, models: Arc<Served>) -> (Ends, usize) {
     }
     let ended = timeout(PATIENCE, AssertUnwindSafe(join_all(requests)).catch_unwind()).await;
     let Ok(Ok(ended)) = ended else { panic!("seed {seed}, hangs: {}: {plans:?}", ended.is_err()) };
-    assert_eq!((room.used(), budgets.requests.used()), (0, 0), "seed {seed}");
+    // A lane may still hold what it ran for a client that has left.
+    let held = || (room.used(), budgets.requests.used());
+    let returned = async {
+        while held() != (0, 0) {
+            yield_now().await;
+        }
+    };
+    assert!(timeout(PATIENCE, returned).await.is_ok(), "seed {seed}: {:?} bytes and requests are held", held());
     let counted = pipeline.stats().snapshot().inference_stats;
     assert_eq!(counted.success.count + counted.fail.count, REQUESTS as u64, "seed {seed}: each ends once");
     let mut ends = Ends::new();
