@@ -94,7 +94,7 @@ fn start_tracer(choice: TraceChoice) -> Result<Tracer, StartError> {
     Ok(Tracer::start(TraceOptions { settings, file, export })?)
 }
 
-/// Returns what the metrics port says of all of a server.
+/// Returns the metrics of a server: those of its versions, its memory, its clients and its machine.
 fn metrics_of(
     args: &ServeArgs,
     pool: &Arc<Pool>,

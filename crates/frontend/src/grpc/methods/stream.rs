@@ -71,7 +71,7 @@ pub(crate) struct InferStream {
     /// (`triton_grpc_error`). As in Triton, a rejected request is answered within the stream in both cases.
     errors_end_stream: bool,
     phase: Phase,
-    /// Requests of ordinary models, and rejected ones, in received order.
+    /// Requests of ordinary models, and rejected ones, in arrival order.
     turns: VecDeque<Turn>,
     /// Requests of decoupled models.
     decoupled: SelectAll<Decoupled>,
