@@ -10,7 +10,7 @@ VENV   := .cache/tests/bin/python
 BINARY  = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); from server import binary; print(binary())')
 
 .DEFAULT_GOAL := help
-.PHONY: help build setup tools models demo demo-models serve test nightly kernels kube-test gpu-test gpu-kit conformance fuzz soak lint bench bench-frontend compare-policies compare-triton compare-text scaling figures timelines page overload attacks packages package-test image release aarch64 book clean
+.PHONY: help build setup tools models demo demo-models serve test nightly kernels kube-test gpu-test gpu-kit conformance fuzz soak lint lint-uncompiled bench bench-frontend compare-policies compare-triton compare-text scaling figures timelines page overload attacks packages package-test image release aarch64 book clean
 
 help:
 	@echo "make demo      serve a sentence encoder, and compare how an LSTM is batched"
@@ -102,14 +102,17 @@ MINUTES = 60
 soak: build setup
 	@$(VENV) scripts/soak.py --minutes $(MINUTES)
 
-lint:
+lint: lint-uncompiled
+	cargo clippy --all-targets -- -D warnings
+	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps
+
+# Those that compile nothing.
+lint-uncompiled:
 	cargo fmt --all --check
+	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
 	python3 scripts/check_imports.py cli $(wildcard crates/*)
 	python3 scripts/check_dependencies.py
 	python3 scripts/check_names.py
-	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
-	cargo clippy --all-targets -- -D warnings
-	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps
 	@$(PYTHON) scripts/check_text.py
 	@$(PYTHON) scripts/check_rust_version.py
 	@$(PYTHON) scripts/check_licenses.py

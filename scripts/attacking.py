@@ -32,12 +32,22 @@ LOAD = "/inference.GRPCInferenceService/RepositoryModelLoad"
 ROW = [tensor("INPUT0", np.ones((1, 16), np.float32))]
 
 
-def step_back():
-    """Gives this thread, and its session, the lowest priority. Linux shares processors among sessions first, where they
-    are grouped, and only then among the threads of each."""
-    os.nice(19)
-    with suppress(FileNotFoundError):
-        Path("/proc/self/autogroup").write_text("19")
+@contextmanager
+def low_priority_session():
+    """Gives this process's session the lowest priority during the block. Linux shares processors among sessions first,
+    where they are grouped, and only then among the threads of each. The terminal's shell is of the same session."""
+    group = Path("/proc/self/autogroup")
+    before = group.read_text().split()[-1] if group.exists() else None
+    if before is None:
+        yield
+        return
+    group.write_text("19")
+    try:
+        yield
+    finally:
+        # Without root no session gets more again.
+        with suppress(PermissionError):
+            group.write_text(before)
 
 
 def ask_on(parent, address, model, inputs, headers, every_s, until, answers):
@@ -134,21 +144,22 @@ def attackers(count, client):
     codes, over = Counter(), threading.Event()
 
     def run(number):
-        step_back()
+        os.nice(19)
         for code in client(number):
             codes[code] += 1
             if over.is_set():
                 return
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield codes
-    finally:
-        over.set()
+    with low_priority_session():
         for thread in threads:
-            thread.join()
+            thread.start()
+        try:
+            yield codes
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
 
 
 def counted(codes):

@@ -11,7 +11,7 @@ use super::Knobs;
 pub type Ns = u64;
 
 /// A request, from admission to its end. A driver never reuses an id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReqId(pub u64);
 
 /// One loaded version of a model.

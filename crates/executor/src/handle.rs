@@ -7,25 +7,25 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, ready},
 };
 
-use paternoster_batching::{ModelId, Ns};
+use paternoster_batching::ModelId;
 use paternoster_model::ModelSpec;
 use paternoster_observe::{ModelStats, ObservedSteps, ObservedVersion, RequestEnd};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    CardPorts, CellPrograms, InferError, InferRequest, Response,
+    CardPorts, InferError, InferRequest, Response,
     indices::IndexChecks,
     length_limits::LengthLimits,
     location::Location,
     pool::Pool,
     record::{Sink, Waiting},
     rows,
-    version::HungTasks,
+    version::ServedVersion,
 };
 
 /// One loaded version. Each holder may submit requests. When the last handle is dropped, the version leaves the pool
@@ -35,22 +35,15 @@ pub struct ModelHandle {
     pub(super) id: ModelId,
     /// The devices that it is loaded on, by number.
     pub(super) homes: Box<[usize]>,
-    pub(super) spec: Arc<ModelSpec>,
+    pub(super) loaded: Arc<ServedVersion>,
     /// Where the events of its requests go.
     pub(super) observed: ObservedVersion,
-    pub(super) hangs: Arc<HungTasks>,
-    /// Time limit of its tasks; `None`: no limit.
-    pub(super) limit_ns: Option<Ns>,
-    /// The cells that its requests unfold into.
-    pub(super) cells: Option<Arc<CellPrograms>>,
     /// Checks of a request before admission.
     pub(super) indices: IndexChecks,
     /// Maximum length of its padded axes.
     pub(super) longest: LengthLimits,
     /// Whether its requests belong to sequences.
     pub(super) has_sequences: bool,
-    /// Number of its sequences that are not over.
-    pub(super) open_sequences: Arc<AtomicUsize>,
     /// Name of the policy that batches its requests.
     pub(super) policy: &'static str,
     /// Which tensors may stay on cards.
@@ -65,7 +58,7 @@ impl ModelHandle {
 
     /// Returns how many of its sequences keep state for further requests.
     pub fn open_sequences(&self) -> usize {
-        self.open_sequences.load(Ordering::Relaxed)
+        self.loaded.open_sequences.load(Ordering::Relaxed)
     }
 
     /// Returns the name of the policy that batches its requests.
@@ -75,7 +68,7 @@ impl ModelHandle {
 
     /// Returns the version's inputs and outputs.
     pub fn spec(&self) -> &Arc<ModelSpec> {
-        &self.spec
+        &self.loaded.spec
     }
 
     /// Returns the version's counters.
@@ -100,14 +93,14 @@ impl ModelHandle {
 
     /// Returns why the version is not responsive; `None` if it is.
     pub fn fault(&self) -> Option<String> {
-        self.hangs.reason()
+        self.loaded.hangs.reason()
     }
 
     /// Submits a request that has exactly one response. Dropping the future cancels the request. The rows of a
     /// request that unfolds into cells run as requests; it counts once.
     pub fn submit(self: &Arc<Self>, request: InferRequest) -> ResponseFuture {
-        let unfolds = self.cells.is_some() && !self.has_sequences;
-        let Some(rows) = unfolds.then(|| rows::apart(&self.spec, &request)).flatten() else {
+        let unfolds = self.loaded.programs.cells().is_some() && !self.has_sequences;
+        let Some(rows) = unfolds.then(|| rows::apart(&self.loaded.spec, &request)).flatten() else {
             return ResponseFuture(Parts::Whole(self.submit_row(request)));
         };
         let observed = ObservedSteps::begin(self.stats(), request.rows, request.step_of).missed(request.missed_ns);
@@ -143,8 +136,8 @@ impl fmt::Debug for ModelHandle {
         formatter
             .debug_struct("ModelHandle")
             .field("id", &self.id)
-            .field("model", &self.spec.name)
-            .field("version", &self.spec.version)
+            .field("model", &self.loaded.spec.name)
+            .field("version", &self.loaded.spec.version)
             .finish_non_exhaustive()
     }
 }

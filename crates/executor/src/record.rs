@@ -141,6 +141,41 @@ impl Payload {
 }
 
 impl Record {
+    /// Creates the record of a request that no device has yet.
+    pub(super) fn new(
+        handle: Arc<ModelHandle>,
+        payload: Arc<Payload>,
+        unfolded_state: Option<Arc<UnfoldedState>>,
+        sink: Sink,
+        charge: Option<Charge>,
+        current_shard: Option<Arc<CurrentShard>>,
+        observed: ObservedRequest,
+    ) -> Self {
+        Self {
+            req: ReqId::default(),
+            handle,
+            payload,
+            unfolded_state,
+            sink,
+            charge,
+            current_shard,
+            responses: VecDeque::new(),
+            pieces: Vec::new(),
+            error: None,
+            unread: None,
+            no_state: None,
+            step: 0,
+            unread_outputs: VecDeque::new(),
+            due_emits: VecDeque::new(),
+            ended: None,
+            is_lost: false,
+            observed,
+            awaits_client: false,
+            delayed_until: None,
+            delayed_ns: 0,
+        }
+    }
+
     /// Records that one of its tasks ran, and returns how long it had waited for it.
     pub(super) fn ran(&mut self, run: &TaskRun) -> Ns {
         self.step += 1;
@@ -199,7 +234,7 @@ impl Record {
             None if self.pieces.is_empty() => Err("the model ended without a response".to_owned()),
             None => {
                 let is_placed = |output| self.payload.is_placed(output);
-                assemble(&self.handle.spec, self.payload.rows, &self.pieces, is_placed)
+                assemble(&self.handle.loaded.spec, self.payload.rows, &self.pieces, is_placed)
             }
         };
         response.map_err(InferError::Engine)
@@ -298,7 +333,7 @@ impl Record {
     }
 
     fn not_started(&self) -> InferError {
-        let model = &self.handle.spec.name;
+        let model = &self.handle.loaded.spec.name;
         let id = self.unfolded_state.as_ref().and_then(|unfolded_state| unfolded_state.sequence());
         let sequence = id.map_or_else(String::new, |id| format!(" for sequence {id}"));
         InferError::Invalid(format!(

@@ -27,13 +27,13 @@ pub(super) struct ServedVersion {
     pub(super) programs: StagePrograms,
     pub(super) short_runs: ShortRunDetector,
     pub(super) admission: Admission,
-    pub(super) hangs: Arc<HungTasks>,
+    pub(super) hangs: HungTasks,
     /// Time limit of a task; `None`: no limit.
     pub(super) limit_ns: Option<Ns>,
     /// Bytes of host memory that the state of sequences may take.
     sequence_state: Arc<Budget>,
     /// Number of sequences that are not over, on all devices.
-    pub(super) open_sequences: Arc<AtomicUsize>,
+    pub(super) open_sequences: AtomicUsize,
 }
 
 impl ServedVersion {
@@ -46,10 +46,10 @@ impl ServedVersion {
     ) -> Arc<Self> {
         let admission = Admission::new(&spec);
         let short_runs = ShortRunDetector::new(admission.is_fixed() && programs.is_steady());
-        let hangs = Arc::new(HungTasks::new(programs.count(), task_time_limit));
+        let hangs = HungTasks::new(programs.count(), task_time_limit);
         let limit_ns = Ns::try_from(task_time_limit.as_nanos()).ok().filter(|&limit_ns| limit_ns > 0);
         let sequence_state = Arc::clone(sequence_state);
-        let open_sequences = Arc::default();
+        let open_sequences = AtomicUsize::new(0);
         Arc::new(Self { spec, stats, programs, short_runs, admission, hangs, limit_ns, sequence_state, open_sequences })
     }
 }

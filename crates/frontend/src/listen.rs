@@ -13,6 +13,7 @@ use std::{
 };
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
 /// Prefix of a Unix socket in a flag, as gRPC's clients write it.
@@ -20,6 +21,9 @@ const UNIX: &str = "unix:";
 
 /// A connection that was accepted.
 pub(super) type Stream = Either<TcpStream, UnixStream>;
+
+/// A connection, after the handshake if it has TLS. One type, so that HTTP is compiled once.
+pub(super) type Opened = Either<Stream, TlsStream<Stream>>;
 
 /// The part of an endpoint that a flag for an address names.
 #[derive(Clone, Debug, PartialEq, Eq)]

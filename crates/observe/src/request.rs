@@ -75,39 +75,31 @@ impl StepOf {
 }
 
 impl ObservedRequest {
-    /// Records an admitted request of `rows` rows. `req` is never reused.
-    pub fn arrived(
-        version: &ObservedVersion,
-        now_ns: u64,
-        req: u64,
-        rows: u32,
-        trace: Option<Arc<RequestTrace>>,
-        step_of: Option<StepOf>,
-    ) -> Self {
-        version.stats.admitted(StepOf::counts(step_of.as_ref()));
-        version.timeline.arrived(now_ns, req, version.model, rows);
-        if let Some(trace) = &trace {
-            trace.submitted(version.epoch, version.parts.clone());
-        }
+    /// Creates the record of a request of `rows` rows that was not admitted yet. `missed_ns` is how long the response
+    /// cache was searched, which did not have its response; `None` if it was not searched.
+    pub fn new(rows: u32, trace: Option<Arc<RequestTrace>>, step_of: Option<StepOf>, missed_ns: Option<u64>) -> Self {
         Self {
-            req,
+            req: 0,
             rows,
-            arrived_ns: now_ns,
-            waiting_since_ns: now_ns,
+            arrived_ns: 0,
+            waiting_since_ns: 0,
             is_queued: true,
             timings: RequestTimings::default(),
             finished_ns: None,
             trace,
             step_of,
-            missed_ns: None,
+            missed_ns,
         }
     }
 
-    /// Counts it as a miss of the response cache once it is answered. `missed_ns` is how long the cache was searched;
-    /// `None` if it was not.
-    #[must_use]
-    pub fn missed(self, missed_ns: Option<u64>) -> Self {
-        Self { missed_ns, ..self }
+    /// Records that it was admitted as `req`, which is never reused.
+    pub fn arrived(&mut self, version: &ObservedVersion, now_ns: u64, req: u64) {
+        version.stats.admitted(StepOf::counts(self.step_of.as_ref()));
+        version.timeline.arrived(now_ns, req, version.model, self.rows);
+        if let Some(trace) = &self.trace {
+            trace.submitted(version.epoch, version.parts.clone());
+        }
+        (self.req, self.arrived_ns, self.waiting_since_ns) = (req, now_ns, now_ns);
     }
 
     /// Records that it leaves its device before it has run, for another one.
@@ -218,6 +210,18 @@ mod tests {
         }
     }
 
+    fn arrived(
+        version: &ObservedVersion,
+        now_ns: u64,
+        req: u64,
+        rows: u32,
+        step_of: Option<StepOf>,
+    ) -> ObservedRequest {
+        let mut request = ObservedRequest::new(rows, None, step_of, None);
+        request.arrived(version, now_ns, req);
+        request
+    }
+
     fn run(started_ns: u64, ended_ns: u64, compute_infer_ns: u64) -> TaskRun {
         let timings = ExecutionTimings { compute_infer_ns, ..ExecutionTimings::default() };
         TaskRun { cell: 0, started_ns, ended_ns, timings, batch_rows: 2 }
@@ -230,7 +234,7 @@ mod tests {
     #[test]
     fn a_request_that_completes_counts_its_waits_its_runs_and_its_whole_time() {
         let version = version();
-        let mut request = ObservedRequest::arrived(&version, 100, 7, 2, None, None);
+        let mut request = arrived(&version, 100, 7, 2, None);
         assert_eq!(version.stats.pending(), 1);
         request.launched(&version);
         request.launched(&version);
@@ -260,7 +264,7 @@ mod tests {
     #[test]
     fn a_request_that_moves_ends_and_arrives_in_the_timeline_and_counts_once() {
         let version = version();
-        let mut request = ObservedRequest::arrived(&version, 1, 7, 2, None, None);
+        let mut request = arrived(&version, 1, 7, 2, None);
         request.moved_out(&version, 2);
         request.moved_in(&version, 3, 8);
         request.ended(&version, 4, RequestEnd::Expired);
@@ -299,15 +303,15 @@ mod tests {
             let mut whole = ObservedSteps::begin(&outer.stats, 2, None);
             // Its rows run apart.
             let mut rows = ObservedSteps::begin(&inner.stats, 2, Some(whole.step(is_served)));
-            let row = ObservedRequest::arrived(&inner, 0, 1, 1, None, Some(rows.step(false)));
+            let row = arrived(&inner, 0, 1, 1, Some(rows.step(false)));
             row.answered(&inner, 0);
             row.ended(&inner, 0, end);
             rows.responded(false);
             rows.ended(end);
-            let once = ObservedRequest::arrived(&inner, 0, 2, 1, None, Some(whole.step(is_served)));
+            let once = arrived(&inner, 0, 2, 1, Some(whole.step(is_served)));
             once.answered(&inner, 0);
             once.ended(&inner, 0, end);
-            let streamed = ObservedRequest::arrived(&inner, 0, 3, 1, None, Some(whole.step(is_served)));
+            let streamed = arrived(&inner, 0, 3, 1, Some(whole.step(is_served)));
             streamed.responded(&inner, 0, 0);
             streamed.responded(&inner, 0, 1);
             streamed.ended(&inner, 0, end);
@@ -337,7 +341,7 @@ mod tests {
         ];
         for (end, word, failures, rejections) in expected {
             let version = version();
-            ObservedRequest::arrived(&version, 10, 7, 1, None, None).ended(&version, 30, end);
+            arrived(&version, 10, 7, 1, None).ended(&version, 30, end);
             let read = version.stats.reading();
             assert_eq!(read.failures, failures, "{end:?}");
             let failed = if end == RequestEnd::Invalid { Tally::default() } else { Tally { count: 1, ns: 20 } };

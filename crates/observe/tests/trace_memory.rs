@@ -86,7 +86,8 @@ fn the_record_of_a_request_that_is_not_traced_allocates_nothing() {
         let timings = ExecutionTimings::default();
         let allocated = allocation_counter::measure(|| {
             for end in [RequestEnd::Completed, RequestEnd::Rejected, RequestEnd::Failed] {
-                let mut request = ObservedRequest::arrived(&version, 1, 7, 2, None, None);
+                let mut request = ObservedRequest::new(2, None, None, None);
+                request.arrived(&version, 1, 7);
                 request.launched(&version);
                 request.ran(&TaskRun { cell: 0, started_ns: 2, ended_ns: 3, timings, batch_rows: 2 });
                 request.finished(3);

@@ -43,7 +43,7 @@ pub(crate) struct StateBytes {
 
 /// The memory of one request. It is given back when nothing of the request is left.
 #[derive(Debug)]
-pub(crate) struct JourneyMemory {
+pub(crate) struct UnfoldedMemory {
     budget: Arc<StateBudget>,
     boards_with: usize,
     held: Mutex<Held>,
@@ -80,7 +80,7 @@ impl StateBudget {
         self: &Arc<Self>,
         pending: Reservation,
         bytes: StateBytes,
-    ) -> Result<Arc<JourneyMemory>, Exhausted> {
+    ) -> Result<Arc<UnfoldedMemory>, Exhausted> {
         let boards_with = bytes.kept.saturating_add(bytes.run);
         let (capacity, held) = (self.states.capacity(), self.states.used());
         if boards_with > capacity {
@@ -92,7 +92,7 @@ impl StateBudget {
         }
         let states = Reservation::none(&self.states);
         let held = Mutex::new(Held { pending, states, planned: bytes.kept, kept: 0 });
-        Ok(Arc::new(JourneyMemory { budget: Arc::clone(self), boards_with, held }))
+        Ok(Arc::new(UnfoldedMemory { budget: Arc::clone(self), boards_with, held }))
     }
 
     /// Whether a request may take `more` although pending requests have no room for it. Requests that wait for their
@@ -103,7 +103,7 @@ impl StateBudget {
     }
 }
 
-impl JourneyMemory {
+impl UnfoldedMemory {
     /// Returns bytes of pending requests, none yet, for padding that a run of the request adds.
     pub(crate) fn for_padding(&self) -> Reservation {
         Reservation::none(&self.budget.pending)
@@ -134,7 +134,7 @@ impl JourneyMemory {
     }
 }
 
-impl StateMemory for JourneyMemory {
+impl StateMemory for UnfoldedMemory {
     fn fits(&self) -> bool {
         let held = self.held.lock();
         let more = self.boards_with.saturating_sub(held.states.amount());
@@ -244,7 +244,7 @@ mod tests {
 
     const MB: usize = 1 << 20;
 
-    fn memory(states: &Arc<StateBudget>, kept: usize, run: usize) -> Arc<JourneyMemory> {
+    fn memory(states: &Arc<StateBudget>, kept: usize, run: usize) -> Arc<UnfoldedMemory> {
         let pending = Reservation::none(states.pending());
         states.memory(pending, StateBytes { kept, run }).expect("it can fit")
     }

@@ -13,7 +13,7 @@ mod row;
 mod sequence;
 mod unfolded_state;
 
-pub(crate) use memory::{JourneyMemory, StateBudget};
+pub(crate) use memory::{StateBudget, UnfoldedMemory};
 pub(super) use node::{Node, length};
 use paternoster_model::{
     InSequence, InputTensor, ModelSpec,

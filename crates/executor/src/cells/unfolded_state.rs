@@ -17,7 +17,7 @@ use paternoster_observe::budget::Exhausted;
 use smallvec::SmallVec;
 
 use super::{
-    memory::JourneyMemory,
+    memory::UnfoldedMemory,
     plan::CellPrograms,
     row::{ProgramInputs, Row},
     sequence::{SequenceState, correlation_id},
@@ -44,7 +44,7 @@ pub(crate) struct UnfoldedState {
     /// Rows that replace inputs of the program, by name. Only warm-up requests have any.
     given: Arc<ProgramInputs>,
     /// The memory for its values; `None`: it is not counted, as in trial runs and on cards.
-    memory: Option<Arc<JourneyMemory>>,
+    memory: Option<Arc<UnfoldedMemory>>,
     /// Why there was no memory for a value.
     lacking: OnceLock<Exhausted>,
 }
@@ -137,13 +137,13 @@ impl UnfoldedState {
     }
 
     /// Counts its values in this memory.
-    pub(crate) fn with_memory(mut self, memory: Option<Arc<JourneyMemory>>) -> Self {
+    pub(crate) fn with_memory(mut self, memory: Option<Arc<UnfoldedMemory>>) -> Self {
         self.memory = memory;
         self
     }
 
     /// Returns the memory for its values.
-    pub(crate) fn memory(&self) -> Option<&Arc<JourneyMemory>> {
+    pub(crate) fn memory(&self) -> Option<&Arc<UnfoldedMemory>> {
         self.memory.as_ref()
     }
 

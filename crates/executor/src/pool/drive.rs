@@ -16,7 +16,7 @@ use crate::{
     backend::Reports,
     job::Outputs,
     job::{Finished, Job},
-    state::{Effects, Recalled, Replacement, State},
+    state::{Effects, Replacement, State, Unplaced},
 };
 
 impl Pool {
@@ -132,9 +132,9 @@ impl Pool {
 
     /// Passes requests that left one shard to another. Requests whose tensors are in a card's memory go to that card.
     /// If the shard is lost meanwhile, requests go to the one with the least work.
-    pub(super) fn take_in(self: &Arc<Self>, to: &Shard, recalled: Vec<Recalled>) {
+    pub(super) fn take_in(self: &Arc<Self>, to: &Shard, recalled: Vec<Unplaced>) {
         let is_elsewhere =
-            |recalled: &Recalled| recalled.card().is_some_and(|card| self.kinds[to.number].card() != Some(card));
+            |recalled: &Unplaced| recalled.card().is_some_and(|card| self.kinds[to.number].card() != Some(card));
         let (bound, recalled): (Vec<_>, Vec<_>) = recalled.into_iter().partition(is_elsewhere);
         for recalled in bound {
             let is_home = |&shard: &usize| self.kinds[shard].card() == recalled.card();
@@ -163,7 +163,7 @@ impl Pool {
         }
     }
 
-    fn refuse_all(&self, recalled: Vec<Recalled>) {
+    fn refuse_all(&self, recalled: Vec<Unplaced>) {
         let (error, now) = (self.refusal(), self.now());
         recalled.into_iter().for_each(|recalled| recalled.record.refuse(error.clone(), now));
     }

@@ -239,9 +239,6 @@ impl Pool {
         let stats = Arc::new(if spec.symbols.is_empty() { stats } else { stats.with_tokens() });
         let loaded =
             ServedVersion::new(Arc::clone(&spec), Arc::clone(&stats), programs, task_time_limit, &self.sequence_state);
-        let (hangs, limit_ns) = (Arc::clone(&loaded.hangs), loaded.limit_ns);
-        let open_sequences = Arc::clone(&loaded.open_sequences);
-        let cells = loaded.programs.cells().cloned();
         let indices = IndexChecks::new(&loaded.programs);
         let has_sequences = matches!(&knobs.policy, Policy::Cellular(cellular) if cellular.sequences.is_some());
         let policy = knobs.policy.name();
@@ -282,15 +279,11 @@ impl Pool {
             pool: Arc::clone(self),
             id,
             homes,
-            spec,
+            loaded,
             observed,
-            hangs,
-            limit_ns,
-            cells,
             indices,
             longest,
             has_sequences,
-            open_sequences,
             policy,
             card_ports,
         })

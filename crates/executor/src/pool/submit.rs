@@ -13,11 +13,11 @@ use super::{Pool, shard::Shard};
 use crate::{
     DeviceKind, InferError, InferRequest, ModelHandle,
     backend::{Order, Reports},
-    cells::{JourneyMemory, unfold},
+    cells::{UnfoldedMemory, unfold},
     clock::duration_ns,
-    location::{CurrentShard, Location},
+    location::Location,
     record::Sink,
-    state::{Submission, TimeLimits},
+    state::{TimeLimits, Unplaced},
 };
 
 impl Pool {
@@ -46,16 +46,14 @@ impl Pool {
             }
         };
         let timeout = request.queue_timeout.filter(|timeout: &Duration| !timeout.is_zero());
+        let queue_deadline = timeout.map(|timeout| self.now().saturating_add(duration_ns(timeout)));
         let deadline = request.deadline.map(|deadline| self.clock.ns_at(deadline));
-        let may_move = handle.homes.len() > 1 && !handle.has_sequences;
-        // Requests of sequences stay on the shard that holds the sequence's state.
-        let current_shard = may_move.then(CurrentShard::new);
-        let mut submission = Submission { request, graph, memory, sink, current_shard };
+        let limits = TimeLimits { queue_deadline, deadline };
+        let mut request = Unplaced::new(handle, request, limits, graph, memory, sink);
         // A shard gives the request back if its device was lost meanwhile; then another one is tried.
-        while let Some(shard) = self.home_of(handle, &submission.request) {
+        while let Some(shard) = self.home_of(handle, &request) {
             let ((admitted, here), after) = self.change(shard, |state, now, after| {
-                let queue_deadline = timeout.map(|timeout| now.saturating_add(duration_ns(timeout)));
-                let admitted = state.submit(now, handle, submission, TimeLimits { queue_deadline, deadline }, after);
+                let admitted = state.submit(now, request, after);
                 // A request that is alone may run on the calling thread, which saves the switch to the lane's thread
                 // and back.
                 let alone = state.in_flight() == 1;
@@ -72,13 +70,13 @@ impl Pool {
                     }
                     return Some(location);
                 }
-                Err(back) => submission = *back,
+                Err(back) => request = *back,
             }
             if self.is_stopped() {
                 break;
             }
         }
-        submission.sink.refuse(if self.is_stopped() { self.refusal() } else { InferError::DeviceLost });
+        request.record.sink.refuse(if self.is_stopped() { self.refusal() } else { InferError::DeviceLost });
         None
     }
 
@@ -91,10 +89,10 @@ impl Pool {
         handle: &ModelHandle,
         request: &InferRequest,
         graph: &[Unfolded],
-    ) -> Result<Option<Arc<JourneyMemory>>, Exhausted> {
+    ) -> Result<Option<Arc<UnfoldedMemory>>, Exhausted> {
         let runs_on_host = handle.homes.iter().any(|&home| self.kinds[home] == DeviceKind::Cpu);
-        let Some(cells) = handle.cells.as_ref().filter(|_| runs_on_host) else { return Ok(None) };
-        let first = usize::from(handle.spec.has_batch_axis());
+        let Some(cells) = handle.loaded.programs.cells().filter(|_| runs_on_host) else { return Ok(None) };
+        let first = usize::from(handle.loaded.spec.has_batch_axis());
         let length = |input: usize| {
             let given = request.inputs.get(input).and_then(Option::as_ref);
             let length = given.and_then(|given| given.shape.get(first).copied());
@@ -107,12 +105,10 @@ impl Pool {
     }
 
     /// Returns the shard for a request; `None` if all shards of its version are lost.
-    fn home_of(&self, handle: &ModelHandle, request: &InferRequest) -> Option<&Shard> {
+    fn home_of(&self, handle: &ModelHandle, request: &Unplaced) -> Option<&Shard> {
         let homes = || handle.homes.iter().copied();
-        let home = match (&request.on_card, &request.sequence) {
-            (Some(tensors), _) => {
-                self.router.least(homes().filter(|&home| self.kinds[home].card() == Some(tensors.card)))
-            }
+        let home = match (request.card(), request.sequence()) {
+            (Some(card), _) => self.router.least(homes().filter(|&home| self.kinds[home].card() == Some(card))),
             (None, Some(sequence)) => self.router.of_sequence(homes(), &sequence.id),
             (None, None) => self.router.least(homes()),
         };
@@ -154,17 +150,17 @@ impl Pool {
 /// If the request is invalid.
 fn graph_of(handle: &ModelHandle, request: &InferRequest) -> Result<Box<[Unfolded]>, String> {
     if handle.has_sequences && request.sequence.is_none() {
-        let model = &handle.spec.name;
+        let model = &handle.loaded.spec.name;
         return Err(format!(
             "inference request to model '{model}' must specify a non-zero or non-empty correlation ID"
         ));
     }
-    let graph = match &handle.cells {
+    let graph = match handle.loaded.programs.cells() {
         None => Box::default(),
-        Some(cells) => unfold(cells, &handle.spec, request.rows, &request.inputs, request.sequence.as_ref())
+        Some(cells) => unfold(cells, &handle.loaded.spec, request.rows, &request.inputs, request.sequence.as_ref())
             .map_err(|fault| fault.to_string())?,
     };
-    handle.longest.check(&handle.spec, &request.inputs, &graph)?;
-    handle.indices.check(&handle.spec, &request.inputs, &graph)?;
+    handle.longest.check(&handle.loaded.spec, &request.inputs, &graph)?;
+    handle.indices.check(&handle.loaded.spec, &request.inputs, &graph)?;
     Ok(graph)
 }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use paternoster_batching::{Arrival, End, Ns};
+use paternoster_batching::{End, Ns};
 
-use super::{Incident, Replacement};
+use super::{Incident, Replacement, Unplaced};
 use crate::{InferError, backend::Order, cells::SequenceState, record::Record, version::VersionState};
 
 /// Everything that may wake, drop or block, and is therefore done after the lock is released.
@@ -18,7 +18,7 @@ pub(crate) struct Effects {
     /// Requests that a lost device held.
     pub(crate) refused: Vec<(Record, InferError)>,
     /// Requests that move to another device.
-    pub(crate) recalled: Vec<Recalled>,
+    pub(crate) recalled: Vec<Unplaced>,
     pub(crate) dropped: Vec<VersionState>,
     /// State of sequences that are over.
     pub(crate) forgotten: Vec<Arc<SequenceState>>,
@@ -35,17 +35,4 @@ pub(crate) struct Effects {
     pub(crate) replacements: Vec<Replacement>,
     /// Whether the lanes' counts changed apart from that.
     pub(crate) lanes_changed: bool,
-}
-
-/// A request that has left the core of a device before it boarded.
-pub(crate) struct Recalled {
-    pub(crate) record: Record,
-    pub(super) arrival: Box<Arrival>,
-}
-
-impl Recalled {
-    /// The card that it has to run on, by its number among those of the driver, if tensors of it lie there.
-    pub(crate) fn card(&self) -> Option<u16> {
-        self.record.payload.on_card.as_ref().map(|tensors| tensors.card)
-    }
 }

@@ -110,7 +110,7 @@ impl State {
                     if reason == StopReason::Overdue {
                         // Requests that ended in this step failed because of the overdue task, so they get its reason.
                         for (record, _) in &mut after.ended[before..] {
-                            let model = &record.handle.spec.name;
+                            let model = &record.handle.loaded.spec.name;
                             record.error.get_or_insert_with(|| flight.overdue_reason(model));
                         }
                     }

@@ -29,7 +29,7 @@ impl State {
             let is_own = !of_other && cell.is_none_or(|cell| cell == usize::from(task.cell.0));
             let guest = (!is_own).then(|| ForeignMember::new(record.handle.stats(), cell.unwrap_or_default()));
             if of_other {
-                limit_ns = longer(limit_ns, record.handle.limit_ns);
+                limit_ns = longer(limit_ns, record.handle.loaded.limit_ns);
             }
             members.push(Member { span, payload, unfolded_state, step: record.step, guest });
         }

@@ -6,37 +6,30 @@ mod effects;
 mod lanes;
 mod launching;
 mod outputs;
-mod submission;
+mod unplaced;
 
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::Arc,
-};
+use std::{collections::HashMap, sync::Arc};
 
 use paternoster_batching::{
-    Action, Arrival, Core, DeviceLoad, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, ReqId, SharedStateMemory,
+    Action, Arrival, Core, DeviceLoad, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, ReqId,
 };
-use paternoster_model::{InSequence, Next, RowOutcome, unfold::Unfolded};
-use paternoster_observe::{MetaCounters, ModelStats, ObservedRequest, TaskRun, timeline::Timeline};
+use paternoster_model::{Next, RowOutcome};
+use paternoster_observe::{MetaCounters, ModelStats, TaskRun, timeline::Timeline};
 use slab::Slab;
 
 use self::delays::Delays;
 pub use self::lanes::Responsiveness;
 pub(super) use self::{
-    effects::{Effects, Recalled},
+    effects::Effects,
     lanes::{Incident, Replacement},
-    submission::{Submission, TimeLimits},
+    unplaced::{TimeLimits, Unplaced},
 };
 use super::{
-    ModelHandle,
     backend::Order,
-    cells::{JourneyMemory, UnfoldedState},
-    clock::duration_ns,
     job::{Finished, Job, Outputs, TaskOutput},
     location::Location,
     pieces::Piece,
-    record::{Payload, Record, Sink},
-    stages::Programs,
+    record::{Record, Sink},
     version::{ServedVersion, VersionState},
     watch::{Returned, StopReason, Watch},
 };
@@ -133,76 +126,26 @@ impl State {
     pub(super) fn submit(
         &mut self,
         now: Ns,
-        handle: &Arc<ModelHandle>,
-        submission: Submission,
-        due: TimeLimits,
+        mut request: Unplaced,
         after: &mut Effects,
-    ) -> Result<Location, Box<Submission>> {
+    ) -> Result<Location, Box<Unplaced>> {
         if self.lost || self.stopped {
-            return Err(Box::new(submission));
+            return Err(Box::new(request));
         }
-        let Some(version) = self.models.get_mut(&handle.id) else { return Err(Box::new(submission)) };
-        let Submission { request, graph, memory, sink, current_shard } = submission;
+        let Some(version) = self.models.get_mut(&request.arrival.model) else { return Err(Box::new(request)) };
         version.live += 1;
-        let (lengths, key) = version.loaded.admission.measure(&request.inputs);
-        let payload = Arc::new(Payload {
-            rows: request.rows,
-            lengths: lengths.clone(),
-            inputs: request.inputs,
-            on_card: request.on_card,
-            backlog: request.backlog,
-        });
-        let sequence = request.sequence.clone();
-        let unfolded_state = unfolded_state(&version.loaded, &payload, &graph, sequence, memory.clone());
         let req = self.next_req();
-        let location = match &current_shard {
+        request.number(req);
+        let Unplaced { mut record, arrival } = request;
+        let location = match &record.current_shard {
             None => Location::Fixed(self.numbers.shard, req),
             Some(current_shard) => {
                 current_shard.arrive(self.numbers.shard, req);
                 Location::Movable(Arc::clone(current_shard))
             }
         };
-        let observed =
-            ObservedRequest::arrived(&handle.observed, now, req.0, request.rows, request.trace, request.step_of)
-                .missed(request.missed_ns);
-        self.requests.insert(Record {
-            req,
-            handle: Arc::clone(handle),
-            payload,
-            unfolded_state,
-            sink,
-            charge: request.charge,
-            current_shard,
-            responses: VecDeque::new(),
-            pieces: Vec::new(),
-            error: None,
-            unread: None,
-            no_state: None,
-            step: 0,
-            observed,
-            unread_outputs: VecDeque::new(),
-            due_emits: VecDeque::new(),
-            ended: None,
-            is_lost: false,
-            awaits_client: false,
-            delayed_until: None,
-            delayed_ns: 0,
-        });
-        let arrival = Arrival {
-            req,
-            model: handle.id,
-            rows: request.rows,
-            lengths,
-            key,
-            priority: request.priority,
-            queue_deadline: due.queue_deadline,
-            deadline: due.deadline,
-            needed_after_ns: duration_ns(request.needed_after),
-            graph,
-            sequence: request.sequence,
-            first: None,
-            memory: memory.map(|memory| SharedStateMemory(memory)),
-        };
+        record.observed.arrived(&record.handle.observed, now, req.0);
+        self.requests.insert(record);
         self.step(now, Event::Arrived(arrival), after);
         Ok(location)
     }
@@ -215,14 +158,15 @@ impl State {
 
     /// Takes in requests that have left the core of another device. Returns them if the pool is stopped or this device
     /// is lost.
-    pub(super) fn take_in(&mut self, now: Ns, recalled: Vec<Recalled>, after: &mut Effects) -> Vec<Recalled> {
+    pub(super) fn take_in(&mut self, now: Ns, recalled: Vec<Unplaced>, after: &mut Effects) -> Vec<Unplaced> {
         if self.lost || self.stopped {
             return recalled;
         }
         let (mut arrivals, mut given_up) = (Vec::with_capacity(recalled.len()), Vec::new());
-        for Recalled { mut record, arrival } in recalled {
+        for mut request in recalled {
             let req = self.next_req();
-            record.req = req;
+            request.number(req);
+            let Unplaced { mut record, arrival } = request;
             if record.current_shard.as_ref().is_some_and(|current_shard| current_shard.arrive(self.numbers.shard, req))
             {
                 given_up.push(req);
@@ -232,7 +176,7 @@ impl State {
             }
             record.observed.moved_in(&record.handle.observed, now, req.0);
             self.requests.insert(record);
-            arrivals.push(Arrival { req, ..*arrival });
+            arrivals.push(arrival);
         }
         self.step(now, Event::TakenIn(arrivals), after);
         for req in given_up {
@@ -241,7 +185,7 @@ impl State {
         Vec::new()
     }
 
-    fn recall(&mut self, now: Ns, arrival: Box<Arrival>, after: &mut Effects) {
+    fn recall(&mut self, now: Ns, arrival: Arrival, after: &mut Effects) {
         let req = arrival.req;
         if self.record(req).is_none() {
             return;
@@ -252,7 +196,7 @@ impl State {
         }
         self.left(arrival.model, after);
         record.observed.moved_out(&record.handle.observed, now);
-        after.recalled.push(Recalled { record, arrival });
+        after.recalled.push(Unplaced { record, arrival });
     }
 
     /// Handles the result of a task that its lane started at `started`.
@@ -289,7 +233,7 @@ impl State {
             record.error = Some(match returned {
                 // The program's own message does not say that the time limit was the cause.
                 Returned::Stopped { flight, reason: StopReason::Overdue, .. } => {
-                    flight.overdue_reason(&record.handle.spec.name)
+                    flight.overdue_reason(&record.handle.loaded.spec.name)
                 }
                 _ => reason,
             });
@@ -414,7 +358,7 @@ impl State {
                     gave_up |= matches!(end, End::Cancelled | End::Expired | End::Failed);
                     self.ended(now, req, end, after);
                 }
-                Action::Recalled(arrival) => self.recall(now, arrival, after),
+                Action::Recalled(arrival) => self.recall(now, *arrival, after),
                 Action::Drained(model) => {
                     after.dropped.extend(self.models.remove(&model));
                     after.orders.push(Order::Unload(model));
@@ -448,19 +392,6 @@ impl State {
     pub(super) fn record(&mut self, req: ReqId) -> Option<&mut Record> {
         self.requests.get_mut(place(req)).filter(|record| record.req == req)
     }
-}
-
-/// Returns the data between cells of a request, if its version runs cells.
-fn unfolded_state(
-    loaded: &ServedVersion,
-    payload: &Arc<Payload>,
-    graph: &[Unfolded],
-    sequence: Option<InSequence>,
-    memory: Option<Arc<JourneyMemory>>,
-) -> Option<Arc<UnfoldedState>> {
-    let Programs::Cells(cells) = &loaded.programs.0 else { return None };
-    let state = UnfoldedState::new(cells, loaded.spec.has_batch_axis(), Arc::clone(payload), graph, sequence);
-    Some(Arc::new(state.with_memory(memory)))
 }
 
 /// Returns the record of a request that has not ended.

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     Services,
     clients::Identity,
-    listen::{Listener, Stream, peer_address, turn_away},
+    listen::{Listener, Opened, Stream, peer_address, turn_away},
     services::ConnectionHolds,
     tls::Certificates,
 };
@@ -83,9 +83,8 @@ impl Acceptor {
                     let tls = self.tls.as_ref().map(|certificates| certificates.acceptor());
                     self.connections.spawn(async move {
                         let served = async {
-                            match tls {
-                                None => serve(stream, routes, peer, closing).await,
-                                Some(tls) => serve_secured(stream, &tls, routes, peer, closing).await,
+                            if let Some((stream, peer)) = open(stream, tls, peer, &closing).await {
+                                serve(stream, routes, peer, closing).await;
                             }
                         };
                         ended.run_until_cancelled(served).await;
@@ -121,18 +120,24 @@ pub(super) struct Peer {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Certified;
 
-/// Performs the handshake within [`HANDSHAKE_TIMEOUT`], and then answers the requests of the connection.
-async fn serve_secured(stream: Stream, tls: &TlsAcceptor, routes: Router, peer: Peer, closing: CancellationToken) {
-    match closing.run_until_cancelled(timeout(HANDSHAKE_TIMEOUT, tls.accept(stream))).await {
-        Some(Ok(Ok(stream))) => {
+/// Performs the TLS handshake within [`HANDSHAKE_TIMEOUT`], if there is one. Returns nothing if it fails.
+async fn open(
+    stream: Stream,
+    tls: Option<TlsAcceptor>,
+    peer: Peer,
+    closing: &CancellationToken,
+) -> Option<(Opened, Peer)> {
+    let Some(tls) = tls else { return Some((Opened::Left(stream), peer)) };
+    match closing.run_until_cancelled(timeout(HANDSHAKE_TIMEOUT, tls.accept(stream))).await? {
+        Ok(Ok(stream)) => {
             let is_certified = is_certified(&stream);
             let holds = peer.holds.map(|holds| ConnectionHolds { identity: holds.identity.secured(&stream), ..holds });
-            Box::pin(serve(stream, routes, Peer { is_certified, holds, ..peer }, closing)).await;
+            return Some((Opened::Right(stream), Peer { is_certified, holds, ..peer }));
         }
-        Some(Ok(Err(error))) => debug!(%error, "a TLS handshake over HTTP failed"),
-        Some(Err(_)) => debug!("no TLS handshake over HTTP in time"),
-        None => {}
+        Ok(Err(error)) => debug!(%error, "a TLS handshake over HTTP failed"),
+        Err(_) => debug!("no TLS handshake over HTTP in time"),
     }
+    None
 }
 
 /// Whether the client presented a certificate. The handshake has already verified it.

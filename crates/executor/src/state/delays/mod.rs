@@ -48,7 +48,7 @@ impl Record {
             return None;
         }
         self.delayed_ns = self.delayed_ns.saturating_add(nanos(delay.delay));
-        let limit_ns = self.handle.limit_ns;
+        let limit_ns = self.handle.loaded.limit_ns;
         let is_too_long = limit_ns.is_some_and(|limit_ns| self.delayed_ns > limit_ns);
         let next = if is_too_long { Next::Failed } else { Next::Pause };
         outcomes.iter_mut().filter(|outcome| goes_on(outcome)).for_each(|outcome| outcome.next = next);

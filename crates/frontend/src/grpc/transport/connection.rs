@@ -11,11 +11,7 @@ use std::{
 use hyper::{server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    time::{sleep, timeout},
-};
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 use tracing::debug;
@@ -29,7 +25,7 @@ use super::{
 use crate::{
     clients::Identity,
     grpc::{ConnectionLimits, stack::Stack},
-    listen::{Stream, peer_address, turn_away},
+    listen::{Opened, Stream, peer_address, turn_away},
     tls::Certificates,
 };
 
@@ -94,19 +90,9 @@ impl Host {
 
     /// Serves a connection until it ends. `spread` in 0..1 selects its age within the variation of a tenth.
     pub(super) async fn serve(&self, stream: Stream, spread: f64) {
-        let is_unix = matches!(stream, Stream::Right(_));
-        let identity = Identity::of_address(peer_address(&stream));
-        let served = match &self.tls {
-            None => match self.shake_hands(Prefaced::expect(Escaped::new(stream, is_unix))).await {
-                Ok(stream) => self.serve_http(stream, spread, identity).await,
-                Err(error) => Err(error.into()),
-            },
-            Some(certificates) => {
-                match self.shake_hands(secure(certificates.acceptor(), stream, is_unix, identity)).await {
-                    Ok((stream, identity)) => self.serve_http(stream, spread, identity).await,
-                    Err(error) => Err(error.into()),
-                }
-            }
+        let served = match self.shake_hands(self.open(stream)).await {
+            Ok((stream, identity)) => self.serve_http(stream, spread, identity).await,
+            Err(error) => Err(error.into()),
         };
         if let Err(error) = served {
             debug!(%error, "connection ended");
@@ -121,6 +107,21 @@ impl Host {
         debug!(?closed, "gRPC connection refused: there are too many");
     }
 
+    /// Performs the TLS handshake, if there is one, and awaits the first bytes of HTTP/2.
+    async fn open(&self, stream: Stream) -> io::Result<(Prefaced<Escaped<Opened>>, Identity)> {
+        let is_unix = matches!(stream, Stream::Right(_));
+        let identity = Identity::of_address(peer_address(&stream));
+        let (stream, identity) = match &self.tls {
+            None => (Opened::Left(stream), identity),
+            Some(certificates) => {
+                let stream = certificates.acceptor().accept(stream).await?;
+                let identity = identity.secured(&stream);
+                (Opened::Right(stream), identity)
+            }
+        };
+        Ok((Prefaced::expect(Escaped::new(stream, is_unix)).await?, identity))
+    }
+
     async fn shake_hands<S>(&self, handshake: impl Future<Output = io::Result<S>>) -> io::Result<S> {
         match self.closing.run_until_cancelled(timeout(self.limits.handshake_timeout, handshake)).await {
             Some(Ok(result)) => result,
@@ -129,15 +130,12 @@ impl Host {
         }
     }
 
-    async fn serve_http<S>(
+    async fn serve_http(
         &self,
-        stream: S,
+        stream: Prefaced<Escaped<Opened>>,
         spread: f64,
         identity: Identity,
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         // The layers are always ready.
         let service = Mutex::new(self.stack.connection(identity));
         let service = service_fn(|request| service.lock().call(request));
@@ -175,17 +173,6 @@ impl Host {
             () = after(grace) => Err("its grace after the largest age is over".into()),
         }
     }
-}
-
-async fn secure(
-    tls: TlsAcceptor,
-    stream: Stream,
-    is_unix: bool,
-    identity: Identity,
-) -> io::Result<(Prefaced<Escaped<TlsStream<Stream>>>, Identity)> {
-    let stream = tls.accept(stream).await?;
-    let identity = identity.secured(&stream);
-    Ok((Prefaced::expect(Escaped::new(stream, is_unix)).await?, identity))
 }
 
 async fn after(duration: Option<Duration>) {
