@@ -15,8 +15,8 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use paternoster_batching::{
     Action, Actions, Arrival, CellKind, CellKnobs, CellularKnobs, Core, CostPoint, CostTable, DiversityKnobs, Event,
-    InputDiversity, Knobs, LaneId, LaneKnobs, LazyKnobs, ModelId, Ns, OperatorDiversity, Policy, ReqId, RequestKey,
-    SegmentKnobs, StageKnobs, TaskId, WindowKnobs,
+    InputDiversity, Instant, Knobs, LaneId, LaneKnobs, LazyKnobs, ModelId, OperatorDiversity, Policy, ReqId,
+    RequestKey, SegmentKnobs, StageKnobs, TaskId, WindowKnobs,
 };
 use paternoster_model::{CellId, unfold::Unfolded};
 
@@ -109,7 +109,7 @@ fn scatter(number: u64) -> u64 {
 /// A core with one lane that always has work.
 struct Load {
     core: Core,
-    now: Ns,
+    now: Instant,
     next_req: u64,
     running: Option<(TaskId, ModelId)>,
     kind: Kind,
@@ -126,11 +126,11 @@ impl Load {
             ..Knobs::default()
         };
         let other = Knobs { stages: StageKnobs::chain(1), policy: Policy::Serial, ..knobs.clone() };
-        let mut load = Self { core: Core::new(), now: 0, next_req: 0, running: None, kind };
-        load.core.step(0, Event::ModelUp(MODEL, knobs));
-        load.core.step(0, Event::LaneUp(LaneId(0), LaneKnobs::default()));
+        let mut load = Self { core: Core::new(), now: Instant::ZERO, next_req: 0, running: None, kind };
+        load.core.step(Instant::ZERO, Event::ModelUp(MODEL, knobs));
+        load.core.step(Instant::ZERO, Event::LaneUp(LaneId(0), LaneKnobs::default()));
         if kind.beside_another {
-            load.core.step(0, Event::ModelUp(OTHER, other));
+            load.core.step(Instant::ZERO, Event::ModelUp(OTHER, other));
             (0..OTHERS).for_each(|_| load.arrive(OTHER));
         }
         for _ in 0..in_flight {

@@ -7,11 +7,11 @@ use std::{
     collections::HashMap,
     sync::mpsc::{self, RecvTimeoutError},
     thread,
-    time::{Duration, Instant},
+    time::{self, Duration},
 };
 
 use paternoster_batching::{
-    Action, Arrival, Core, Event, Knobs, LaneId, LaneKnobs, ModelId, Policy, ReqId, Task, TaskId, WindowKnobs,
+    Action, Arrival, Core, Event, Instant, Knobs, LaneId, LaneKnobs, ModelId, Policy, ReqId, Task, TaskId, WindowKnobs,
 };
 
 const MODEL: ModelId = ModelId(0);
@@ -48,14 +48,14 @@ fn main() {
         }
     });
 
-    let began = Instant::now();
-    let now = || began.elapsed().as_nanos() as u64;
+    let epoch = time::Instant::now();
+    let now = || Instant::from_ns(epoch.elapsed().as_nanos() as u64);
     let mut core = Core::new();
     let policy = Policy::Window(WindowKnobs { max_queue_delay_ns: 1_000_000, ..WindowKnobs::default() });
     let knobs = Knobs { max_batch_rows: 8, policy, ..Knobs::default() };
     let mut events = vec![Event::ModelUp(MODEL, knobs), Event::LaneUp(LaneId(0), LaneKnobs::default())];
     let (mut numbers, mut squares) = (HashMap::new(), HashMap::new());
-    let (mut next, mut is_ending, mut wake) = (0, false, None::<u64>);
+    let (mut next, mut is_ending, mut wake) = (0, false, None::<Instant>);
     loop {
         for event in std::mem::take(&mut events) {
             for action in core.step(now(), event) {
@@ -75,7 +75,7 @@ fn main() {
         if is_ending && numbers.is_empty() {
             break;
         }
-        let patience = wake.map_or(Duration::MAX, |at| Duration::from_nanos(at.saturating_sub(now())));
+        let patience = wake.map_or(Duration::MAX, |at| Duration::from_nanos(at.since(now())));
         match received.recv_timeout(patience) {
             Ok(Message::Number(number)) => {
                 let req = ReqId(next);

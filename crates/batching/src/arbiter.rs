@@ -15,7 +15,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::{
-    LaneId, LaneKnobs, Ns, TaskId,
+    Instant, LaneId, LaneKnobs, Ns, TaskId,
     ids::{GroupIx, StartTag},
     offer::TimeLimit,
 };
@@ -44,7 +44,7 @@ const MOST_PACE: f64 = 2.0;
 #[derive(Clone, Copy, Debug, Default)]
 struct Standing {
     in_ring: bool,
-    due: Option<Ns>,
+    due: Option<Instant>,
     /// Device time that the group may still use before the next group's turn; negative is debt.
     credit_ns: i64,
     weight: u32,
@@ -57,7 +57,7 @@ struct Standing {
     /// Value of `credited_ns` when this group's credit was last brought up to date.
     settled_ns: i64,
     /// Arrival of its latest request.
-    used: Option<Ns>,
+    used: Option<Instant>,
 }
 
 impl Standing {
@@ -78,9 +78,9 @@ pub(super) struct Lane {
     /// Number of tasks on it.
     pub(super) tasks: u16,
     /// Predicted end of the work on it.
-    busy_until: Ns,
+    busy_until: Instant,
     /// End of its last task.
-    last_end: Ns,
+    last_end: Instant,
     /// Average ratio between actual and predicted time of its tasks.
     pace: f64,
 }
@@ -96,13 +96,13 @@ impl Lane {
         self.tasks == 0
     }
 
-    fn is_open(&self, now: Ns) -> bool {
-        self.is_idle() || self.has_room() && self.busy_until < now.saturating_add(self.knobs.horizon_ns)
+    fn is_open(&self, now: Instant) -> bool {
+        self.is_idle() || self.has_room() && self.busy_until < now + self.knobs.horizon_ns
     }
 
     /// Returns the time from which its work is predicted to end within its horizon.
-    fn opens(&self) -> Ns {
-        self.busy_until.saturating_sub(self.knobs.horizon_ns) + 1
+    fn opens(&self) -> Instant {
+        self.busy_until - self.knobs.horizon_ns + 1
     }
 
     fn has_room(&self) -> bool {
@@ -143,9 +143,9 @@ struct Load {
 impl Load {
     /// Whether the lane is open or predicted to open within a time. A task that takes longer than predicted does not
     /// count.
-    fn opens_within(&self, now: Ns, ns: Ns) -> bool {
+    fn opens_within(&self, now: Instant, ns: Ns) -> bool {
         let is_known = self.tasks.iter().all(|(_, predicted_ns)| predicted_ns.is_some());
-        self.lane.is_open(now) || is_known && (now..=now.saturating_add(ns)).contains(&self.lane.busy_until)
+        self.lane.is_open(now) || is_known && (now..=now + ns).contains(&self.lane.busy_until)
     }
 }
 
@@ -158,16 +158,16 @@ pub(super) struct Arbiter {
     /// Groups that wait for units of the rate limiter.
     stalled: Vec<GroupIx>,
     /// Groups for each of which an open lane is kept, with the time from which on.
-    kept: Vec<(GroupIx, Ns)>,
+    kept: Vec<(GroupIx, Instant)>,
     /// Groups whose batch waits for more requests, by the time at which it is launched without them.
-    delays: BTreeSet<(Ns, GroupIx)>,
+    delays: BTreeSet<(Instant, GroupIx)>,
     standings: Vec<Standing>,
     /// Total device time credited to, or forgiven, a group of weight 1.
     credited_ns: i64,
     /// Limit on the time of a task on the last lane; `None`: there is none.
     last_lane_ns: Option<Ns>,
     /// The latest use of any group, and the latest of any other one.
-    uses: [Option<(Ns, GroupIx)>; 2],
+    uses: [Option<(Instant, GroupIx)>; 2],
 }
 
 impl Arbiter {
@@ -177,7 +177,7 @@ impl Arbiter {
     }
 
     /// Notes a request for a group.
-    pub(super) fn used(&mut self, group: GroupIx, now: Ns) {
+    pub(super) fn used(&mut self, group: GroupIx, now: Instant) {
         self.standing(group).used = Some(now);
         let [latest, other] = &mut self.uses;
         if latest.is_some_and(|(_, own)| own != group) {
@@ -187,13 +187,13 @@ impl Arbiter {
     }
 
     /// Returns until when a group must leave a lane to others, which were used lately.
-    fn yields_until(&self, group: GroupIx) -> Option<Ns> {
+    fn yields_until(&self, group: GroupIx) -> Option<Instant> {
         let (used, _) = self.uses.iter().flatten().find(|(_, own)| *own != group)?;
-        Some(used.saturating_add(LATELY_NS))
+        Some(*used + LATELY_NS)
     }
 
     /// Returns the limit on the next task of a group that gets a lane, if no other lane is left for other groups.
-    fn limit(&self, now: Ns, lane: LaneId, group: GroupIx, holds: impl Fn(GroupIx) -> usize) -> Option<TimeLimit> {
+    fn limit(&self, now: Instant, lane: LaneId, group: GroupIx, holds: impl Fn(GroupIx) -> usize) -> Option<TimeLimit> {
         let most_ns = self.last_lane_ns?;
         let until = self.yields_until(group).filter(|&until| until > now)?;
         let others = self.lanes.iter().filter(|load| load.lane.id != lane && load.opens_within(now, most_ns));
@@ -204,7 +204,7 @@ impl Arbiter {
 
     /// Puts a lane into service. Ignored if the lane is known.
     pub(super) fn lane_up(&mut self, id: LaneId, knobs: LaneKnobs) {
-        let lane = Lane { id, knobs, tasks: 0, busy_until: 0, last_end: 0, pace: 1.0 };
+        let lane = Lane { id, knobs, tasks: 0, busy_until: Instant::ZERO, last_end: Instant::ZERO, pace: 1.0 };
         if let Err(at) = self.lanes.binary_search_by_key(&id, |load| load.lane.id) {
             self.lanes.insert(at, Load { lane, tasks: VecDeque::new() });
         }
@@ -219,18 +219,18 @@ impl Arbiter {
     }
 
     /// Records a task launched on a lane, with its predicted duration.
-    pub(super) fn launched(&mut self, id: LaneId, task: TaskId, now: Ns, predicted_ns: Option<Ns>) {
+    pub(super) fn launched(&mut self, id: LaneId, task: TaskId, now: Instant, predicted_ns: Option<Ns>) {
         let Some(Load { lane, tasks }) = self.load(id) else { return };
         tasks.push_back((task, predicted_ns));
         lane.tasks += 1;
-        lane.busy_until = lane.busy_until.max(now).saturating_add(lane.takes_ns(predicted_ns));
+        lane.busy_until = lane.busy_until.max(now) + lane.takes_ns(predicted_ns);
     }
 
     /// Records the end of a task and returns how long it occupied the lane. Restarts the prediction for the remaining
     /// tasks at `now`; merely adding up predictions would add up their errors too.
-    pub(super) fn completed(&mut self, id: LaneId, task: TaskId, launched: Ns, now: Ns) -> Ns {
+    pub(super) fn completed(&mut self, id: LaneId, task: TaskId, launched: Instant, now: Instant) -> Ns {
         let Some(Load { lane, tasks }) = self.load(id) else { return 0 };
-        let took_ns = now.saturating_sub(launched.max(lane.last_end));
+        let took_ns = now.since(launched.max(lane.last_end));
         lane.last_end = now;
         if let Some(at) = tasks.iter().position(|(own, _)| *own == task)
             && let Some((_, predicted_ns)) = tasks.remove(at)
@@ -239,7 +239,7 @@ impl Arbiter {
             lane.learn(predicted_ns, took_ns);
         }
         let remaining = tasks.iter().map(|(_, predicted_ns)| lane.takes_ns(*predicted_ns));
-        lane.busy_until = remaining.fold(now, Ns::saturating_add);
+        lane.busy_until = remaining.fold(now, |until, ns| until + ns);
         took_ns
     }
 
@@ -257,7 +257,7 @@ impl Arbiter {
     }
 
     /// Returns the lanes that accept a task now, by id.
-    pub(super) fn open_lanes(&self, now: Ns) -> impl Iterator<Item = Lane> {
+    pub(super) fn open_lanes(&self, now: Instant) -> impl Iterator<Item = Lane> {
         self.lanes().copied().filter(move |lane| lane.is_open(now))
     }
 
@@ -324,7 +324,7 @@ impl Arbiter {
     }
 
     /// Keeps a lane for a group that waits for units: it gets the first that is open once it is in the ring.
-    pub(super) fn keep_lane(&mut self, group: GroupIx, now: Ns) {
+    pub(super) fn keep_lane(&mut self, group: GroupIx, now: Instant) {
         self.kept.push((group, now));
     }
 
@@ -361,14 +361,14 @@ impl Arbiter {
     }
 
     /// Makes a group that is not in the ring wait until `due`.
-    pub(super) fn defer(&mut self, group: GroupIx, due: Ns) {
+    pub(super) fn defer(&mut self, group: GroupIx, due: Instant) {
         debug_assert!(!self.standings[group].in_ring, "a group waits for a lane or for a time");
         self.standings[group].due = Some(due);
         self.delays.insert((due, group));
     }
 
     /// Adds the groups whose time has come to the ring.
-    pub(super) fn call_due(&mut self, now: Ns) {
+    pub(super) fn call_due(&mut self, now: Instant) {
         while let Some(&(due, group)) = self.delays.first() {
             if due > now {
                 return;
@@ -378,7 +378,7 @@ impl Arbiter {
     }
 
     /// Returns the next time at which a deferred group is due, or at which a lane opens while a group waits for one.
-    pub(super) fn earliest(&self, now: Ns) -> Option<Ns> {
+    pub(super) fn earliest(&self, now: Instant) -> Option<Instant> {
         let due = self.delays.first().map(|&(due, _)| due);
         if self.ring.is_empty() {
             return due;
@@ -389,7 +389,7 @@ impl Arbiter {
     }
 
     /// Returns when a lane opens for a group that has work only for lanes that are not open now.
-    pub(super) fn opens_later(&self, now: Ns, has_work_on: impl Fn(LaneId) -> bool) -> Option<Ns> {
+    pub(super) fn opens_later(&self, now: Instant, has_work_on: impl Fn(LaneId) -> bool) -> Option<Instant> {
         let lanes = self.lanes_ahead().filter(|lane| !lane.is_open(now) && has_work_on(lane.id));
         lanes.map(Lane::opens).min()
     }
@@ -402,7 +402,7 @@ impl Arbiter {
     /// tasks on, `urgent` whether its slack is running out.
     pub(super) fn grant(
         &mut self,
-        now: Ns,
+        now: Instant,
         holds: impl Fn(GroupIx) -> usize,
         urgent: impl FnMut(GroupIx) -> bool,
     ) -> Option<Grant> {
@@ -422,7 +422,7 @@ impl Arbiter {
         (standing.in_ring, standing.called_at) = (false, None);
         if let Some(at) = self.kept.iter().position(|&(other, _)| other == group) {
             let (_, since) = self.kept.swap_remove(at);
-            self.charge(group, now.saturating_sub(since));
+            self.charge(group, now.since(since));
         }
         Some(Grant { lane, group, limit: self.limit(now, lane.id, group, holds) })
     }
@@ -490,7 +490,7 @@ impl Arbiter {
             self.delays.remove(&(due, group));
         }
         if self.uses.iter().flatten().any(|&(_, own)| own == group) {
-            let mut used: Vec<(Ns, GroupIx)> =
+            let mut used: Vec<(Instant, GroupIx)> =
                 self.standings.iter().zip(0..).filter_map(|(standing, group)| Some((standing.used?, group))).collect();
             used.sort_unstable_by(|one, other| other.cmp(one));
             self.uses = [used.first().copied(), used.get(1).copied()];
@@ -498,7 +498,7 @@ impl Arbiter {
     }
 
     /// Whether a group waits for a lane, and the time that it waits for, if any.
-    pub(super) fn waits(&self, group: GroupIx) -> (bool, Option<Ns>) {
+    pub(super) fn waits(&self, group: GroupIx) -> (bool, Option<Instant>) {
         self.standings.get(group).map_or((false, None), |standing| (standing.in_ring, standing.due))
     }
 }

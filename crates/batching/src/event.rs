@@ -5,10 +5,7 @@ use std::{fmt, sync::Arc};
 use paternoster_model::{CellId, InSequence, Lengths, RowOutcome, unfold::Unfolded};
 use smallvec::SmallVec;
 
-use super::Knobs;
-
-/// Nanoseconds since an epoch of the driver's choosing.
-pub type Ns = u64;
+use super::{Instant, Knobs, Ns};
 
 /// A request, from admission to its end. A driver never reuses an id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -133,11 +130,10 @@ pub struct Arrival {
     pub key: RequestKey,
     /// Triton's priority: 0 = the model's default, 1 = highest.
     pub priority: u64,
-    /// Queue timeout that the request asks for, as an absolute time. The model's queue policy decides whether it
-    /// applies.
-    pub queue_deadline: Option<Ns>,
+    /// End of the queue timeout that the request asks for. The model's queue policy decides whether it applies.
+    pub queue_deadline: Option<Instant>,
     /// The client's deadline. The request ends at this time in whatever state it is.
-    pub deadline: Option<Ns>,
+    pub deadline: Option<Instant>,
     /// Time that is needed between its completion and its deadline, such as for later steps of a pipeline. Policies
     /// aim at a completion that leaves it; the request never ends because of it.
     pub needed_after_ns: Ns,
@@ -199,9 +195,9 @@ impl Eq for SharedStateMemory {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstArrival {
     /// Time of the first arrival.
-    pub at: Ns,
+    pub at: Instant,
     /// End of its queue timeout, if it has one.
-    pub queue_deadline: Option<Ns>,
+    pub queue_deadline: Option<Instant>,
 }
 
 /// An event: an input of the core.
@@ -334,7 +330,7 @@ pub enum Action {
         core: usize,
     },
     /// Send `Wake` at this time; replaces the previous `WakeAt`.
-    WakeAt(Ns),
+    WakeAt(Instant),
 }
 
 /// Actions of one step, in order.

@@ -4,9 +4,9 @@
 use std::mem;
 
 use super::{
-    Action, Actions, Arrival, Counters, End, Knobs, LaneId, ModelId, Ns, Rejection, TimeoutAction,
+    Action, Actions, Arrival, Counters, End, Instant, Knobs, LaneId, ModelId, Rejection, TimeoutAction,
     ids::{GroupIx, NOT_THEIR_TURN, RequestIx},
-    ledger::{Ledger, NEVER, Request, RequestState},
+    ledger::{Ledger, Request, RequestState},
     policy::RequestView,
     queue::BatchKey,
     rate_limiter::Claim,
@@ -33,7 +33,7 @@ impl VersionScheduler {
     /// Returns the work together with the context through which a step changes it.
     pub(super) fn at<'a>(
         &'a mut self,
-        now: Ns,
+        now: Instant,
         ledger: &'a mut Ledger,
         timers: &'a mut Timers,
         actions: &'a mut Actions,
@@ -79,12 +79,12 @@ impl VersionScheduler {
 
     /// Whether a target will be missed unless this group runs next, that is, whether its slack is shorter than one
     /// stage.
-    pub(super) fn is_urgent(&mut self, now: Ns, ledger: &Ledger) -> bool {
+    pub(super) fn is_urgent(&mut self, now: Instant, ledger: &Ledger) -> bool {
         self.tightest(now, ledger).is_some_and(|tightest| tightest.slack_ns < tightest.stage_ns)
     }
 
     /// Returns the slack before the first reachable target of this group is missed, or `None` without targets.
-    pub(super) fn tightest(&mut self, now: Ns, ledger: &Ledger) -> Option<Tightest> {
+    pub(super) fn tightest(&mut self, now: Instant, ledger: &Ledger) -> Option<Tightest> {
         self.version.objective_ns?;
         let waiting = self.version.tightest_waiting(now, ledger);
         let aboard = self.work.tightest(&self.version, now, ledger);
@@ -98,12 +98,13 @@ pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: &m
     let version = &mut *context.version;
     let level = version.pending.rules.level_of(arrival.priority);
     let (arrived, queue_deadline) = match arrival.first {
-        Some(first) => (first.at, first.queue_deadline.unwrap_or(NEVER)),
+        Some(first) => (first.at, first.queue_deadline.unwrap_or(Instant::NEVER)),
         None => (context.now, version.pending.rules.queue_deadline(level, context.now, arrival.queue_deadline)),
     };
     let expected_ns = version.expected_ns(arrival);
-    let deadline = arrival.deadline.unwrap_or(NEVER);
-    let refusal = refusal(work, version, context.now, arrival, level, deadline);
+    let deadline = arrival.deadline.unwrap_or(Instant::NEVER);
+    let has_expired = (deadline <= context.now).then_some(End::Expired);
+    let refusal = has_expired.or_else(|| refusal(work, version, arrival, level));
     let batch_key = match &mut version.merges {
         Some(length_bucketing) => BatchKey::new(mem::take(&mut arrival.key), &arrival.lengths, length_bucketing),
         None => BatchKey::default(),
@@ -122,11 +123,11 @@ pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: &m
         sequence: None,
         level,
         arrived,
-        boarded: NEVER,
+        boarded: Instant::NEVER,
         queue_deadline,
         deadline,
-        due: arrival.deadline.map_or(NEVER, |deadline| deadline.saturating_sub(arrival.needed_after_ns)),
-        alarm: NEVER,
+        due: arrival.deadline.map_or(Instant::NEVER, |deadline| deadline - arrival.needed_after_ns),
+        alarm: Instant::NEVER,
         state: RequestState::Aboard,
         expected_ns,
         boarding: 0,
@@ -170,10 +171,7 @@ pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: &m
 
 /// Returns why a request is refused before it enters the queue. A size that breaks the contract ends as `Failed`, since
 /// no batch could ever hold the request.
-fn refusal(work: &Work, version: &Version, now: Ns, arrival: &Arrival, level: u64, deadline: Ns) -> Option<End> {
-    if deadline <= now {
-        return Some(End::Expired);
-    }
+fn refusal(work: &Work, version: &Version, arrival: &Arrival, level: u64) -> Option<End> {
     if !(1..=version.max_rows).contains(&arrival.rows) {
         return Some(End::Failed);
     }
@@ -204,7 +202,7 @@ pub(super) fn alarm(work: &mut Work, context: &mut StepContext<'_>, request_ix: 
             return;
         }
         context.version.totals.delayed += 1;
-        context.ledger[request_ix].queue_deadline = NEVER;
+        context.ledger[request_ix].queue_deadline = Instant::NEVER;
         context.postpone(request_ix);
     }
     if deadline <= context.now {

@@ -15,12 +15,9 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use super::{
-    End, LaneId, Ns, ReqId, RowSpan, ShapeClass, SharedStateMemory, TaskId,
+    End, Instant, LaneId, Ns, ReqId, RowSpan, ShapeClass, SharedStateMemory, TaskId,
     ids::{GroupIx, RequestIx, SequenceIx, SubQueueIx},
 };
-
-/// A time that never comes.
-pub(super) const NEVER: Ns = Ns::MAX;
 
 /// One live request.
 #[derive(Debug)]
@@ -40,17 +37,17 @@ pub(super) struct Request {
     pub(super) sequence: Option<SequenceIx>,
     /// Priority level, 1 = highest.
     pub(super) level: u64,
-    pub(super) arrived: Ns,
+    pub(super) arrived: Instant,
     /// Time at which it left the queue and boarded.
-    pub(super) boarded: Ns,
+    pub(super) boarded: Instant,
     /// End of its queue timeout; `NEVER` without one, or once it has passed and the request waits behind others.
-    pub(super) queue_deadline: Ns,
+    pub(super) queue_deadline: Instant,
     /// The client's deadline; `NEVER` without one.
-    pub(super) deadline: Ns,
+    pub(super) deadline: Instant,
     /// Completion time that leaves what is needed before the deadline; `NEVER` without one.
-    pub(super) due: Ns,
+    pub(super) due: Instant,
     /// Time of the armed alarm; `NEVER` if none is armed.
-    pub(super) alarm: Ns,
+    pub(super) alarm: Instant,
     pub(super) state: RequestState,
     /// Device time it needs, as expected at arrival.
     pub(super) expected_ns: Ns,
@@ -71,17 +68,17 @@ impl Request {
     }
 
     /// Returns the target completion time, `NEVER` without a deadline or objective.
-    pub(super) fn target(&self, objective_ns: Option<Ns>) -> Ns {
+    pub(super) fn target(&self, objective_ns: Option<Ns>) -> Instant {
         self.objective(objective_ns).min(self.due)
     }
 
     /// Whether a completion at `now` misses the objective or the deadline.
-    pub(super) fn is_missed(&self, objective_ns: Option<Ns>, now: Ns) -> bool {
+    pub(super) fn is_missed(&self, objective_ns: Option<Ns>, now: Instant) -> bool {
         self.objective(objective_ns).min(self.deadline) < now
     }
 
-    fn objective(&self, objective_ns: Option<Ns>) -> Ns {
-        objective_ns.map_or(NEVER, |objective_ns| self.arrived.saturating_add(objective_ns))
+    fn objective(&self, objective_ns: Option<Ns>) -> Instant {
+        objective_ns.map_or(Instant::NEVER, |objective_ns| self.arrived + objective_ns)
     }
 
     /// Whether it waits behind the others of its level.
@@ -129,7 +126,7 @@ pub(super) struct InFlightTask {
     pub(super) rows: u32,
     /// Rows of the executed batch, padding included.
     pub(super) bucket: u32,
-    pub(super) launched: Ns,
+    pub(super) launched: Instant,
     /// Whether another entry of the same version and task follows, for another cell. The task ends for the version with
     /// the last one.
     pub(super) is_followed: bool,
@@ -137,7 +134,7 @@ pub(super) struct InFlightTask {
 
 impl InFlightTask {
     /// Creates a newly launched task that has rows of this group only.
-    pub(super) fn new(task: TaskId, lane: LaneId, group: GroupIx, rows: u32, bucket: u32, launched: Ns) -> Self {
+    pub(super) fn new(task: TaskId, lane: LaneId, group: GroupIx, rows: u32, bucket: u32, launched: Instant) -> Self {
         Self { task, lane, group, own_rows: rows, own_nodes: rows, rows, bucket, launched, is_followed: false }
     }
 

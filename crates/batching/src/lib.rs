@@ -26,8 +26,7 @@
 //! - `graph`, `steps`, `cost`: the stages or cells that a request runs through, how many steps it takes, and how long
 //!   they take. `arbiter`: picks the version that gets a free lane.
 //! - `ledger`, `timers`: every live request, every task in flight, and every pending alarm.
-//! - `offer`, `event`, `knobs`, `counters`, `ids`: plain data. `hold`:
-//!   the form of the invariants.
+//! - `offer`, `event`, `knobs`, `counters`, `ids`, `time`: plain data. `hold`: the form of the invariants.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 // Nothing here has a clock: the same events give the same actions on every run.
@@ -55,6 +54,7 @@ mod responses;
 pub mod router;
 mod steps;
 mod table;
+mod time;
 mod timers;
 mod version;
 mod work;
@@ -66,8 +66,8 @@ pub use self::core::{Core, DeviceLoad};
 pub use cost::{CostPoint, CostTable, Quantile};
 pub use counters::Counters;
 pub use event::{
-    Action, Actions, Arrival, Bucket, End, Event, FirstArrival, LaneId, LaneKnobs, Lease, ModelId, Ns, Rejection,
-    ReqId, RequestKey, RowSpan, SequenceNo, ShapeClass, SharedStateMemory, StateMemory, Task, TaskId,
+    Action, Actions, Arrival, Bucket, End, Event, FirstArrival, LaneId, LaneKnobs, Lease, ModelId, Rejection, ReqId,
+    RequestKey, RowSpan, SequenceNo, ShapeClass, SharedStateMemory, StateMemory, Task, TaskId,
 };
 pub use ids::{PartIx, RequestIx, SubQueueIx};
 pub use knobs::{
@@ -77,6 +77,7 @@ pub use knobs::{
 pub use policy::*;
 pub use queue::{LengthBucketing, LengthGroups};
 pub use rate_limiter::{RateLimiter, RateLimiterKnobs, Resource, ResourceAmount, ResourceDemand};
+pub use time::{Instant, Ns};
 pub use version::Knobs;
 
 /// The example of the README compiles and runs.

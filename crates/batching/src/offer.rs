@@ -2,7 +2,7 @@
 
 use paternoster_model::CellId;
 
-use super::Ns;
+use super::{Instant, Ns};
 
 /// The state of the pool when a version is offered a lane.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +26,7 @@ pub(super) struct PoolView<'a> {
 pub(super) struct TimeLimit {
     pub(super) most_ns: Ns,
     /// The time before which no single row may take longer; `None` if one may now.
-    pub(super) longer_from: Option<Ns>,
+    pub(super) longer_from: Option<Instant>,
 }
 
 /// A version's answer to an offered lane.
@@ -35,7 +35,7 @@ pub(super) enum OfferOutcome {
     /// Launched a task, with its predicted duration if known.
     Launched(Option<Ns>),
     /// Has nothing to launch before this time.
-    NotBefore(Ns),
+    NotBefore(Instant),
     /// Has nothing to launch.
     Nothing,
 }

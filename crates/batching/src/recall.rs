@@ -4,11 +4,7 @@
 use std::mem;
 
 use super::{
-    Action, Arrival, End, FirstArrival,
-    ids::RequestIx,
-    ledger::{NEVER, RequestState},
-    version::StepContext,
-    work::Work,
+    Action, Arrival, End, FirstArrival, ids::RequestIx, ledger::RequestState, version::StepContext, work::Work,
 };
 
 /// Recalls half of the waiting requests, rounded up, and at most a largest batch of rows. Takes the requests that would
@@ -48,7 +44,6 @@ impl StepContext<'_> {
         self.unqueue(request_ix);
         self.timers.disarm(self.ledger, request_ix);
         // The instants of the first arrival go along, because its age and timeouts count from there.
-        let some = |at| Some(at).filter(|&at| at != NEVER);
         let request = &mut self.ledger[request_ix];
         let arrival = Arrival {
             req: request.req,
@@ -58,11 +53,11 @@ impl StepContext<'_> {
             key,
             priority: request.level,
             queue_deadline: None,
-            deadline: some(request.deadline),
-            needed_after_ns: request.deadline - request.due,
+            deadline: request.deadline.unless_never(),
+            needed_after_ns: request.deadline.since(request.due),
             graph: mem::take(&mut request.graph),
             sequence: None,
-            first: Some(FirstArrival { at: request.arrived, queue_deadline: some(request.queue_deadline) }),
+            first: Some(FirstArrival { at: request.arrived, queue_deadline: request.queue_deadline.unless_never() }),
             memory: request.memory.take(),
         };
         self.ledger.remove(request_ix);

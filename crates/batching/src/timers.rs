@@ -10,9 +10,9 @@ use std::{
 };
 
 use super::{
-    Ns, ReqId,
+    Instant, ReqId,
     ids::{GroupIx, RequestIx, SequenceIx},
-    ledger::{Ledger, NEVER},
+    ledger::Ledger,
 };
 
 /// Number of stale entries that is always tolerated, so that small heaps are not rebuilt constantly.
@@ -20,7 +20,7 @@ const TOLERATED: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Alarm {
-    at: Ns,
+    at: Instant,
     req: ReqId,
     request_ix: RequestIx,
 }
@@ -39,15 +39,15 @@ pub(super) struct Timers {
     /// instant, its two entries are equal, and one counts as stale.
     armed: usize,
     /// Idle sequences, ordered by the time at which they are closed.
-    idle: BTreeSet<(Ns, GroupIx, SequenceIx)>,
+    idle: BTreeSet<(Instant, GroupIx, SequenceIx)>,
 }
 
 impl Timers {
     /// Arms the request's alarm for `at`; `NEVER` arms nothing. The alarm must not be armed.
-    pub(super) fn arm(&mut self, ledger: &mut Ledger, request_ix: RequestIx, at: Ns) {
+    pub(super) fn arm(&mut self, ledger: &mut Ledger, request_ix: RequestIx, at: Instant) {
         let request = &mut ledger[request_ix];
-        debug_assert_eq!(request.alarm, NEVER, "an alarm is armed once at a time");
-        if at == NEVER {
+        debug_assert_eq!(request.alarm, Instant::NEVER, "an alarm is armed once at a time");
+        if at == Instant::NEVER {
             return;
         }
         request.alarm = at;
@@ -58,35 +58,35 @@ impl Timers {
 
     /// Disarms the request's alarm, if it is armed.
     pub(super) fn disarm(&mut self, ledger: &mut Ledger, request_ix: RequestIx) {
-        if ledger[request_ix].alarm != NEVER {
-            ledger[request_ix].alarm = NEVER;
+        if ledger[request_ix].alarm != Instant::NEVER {
+            ledger[request_ix].alarm = Instant::NEVER;
             self.armed -= 1;
         }
     }
 
     /// Removes and returns the next request whose alarm is due.
-    pub(super) fn pop_due(&mut self, now: Ns, ledger: &mut Ledger) -> Option<RequestIx> {
+    pub(super) fn pop_due(&mut self, now: Instant, ledger: &mut Ledger) -> Option<RequestIx> {
         if self.earliest_alarm(ledger)? > now {
             return None;
         }
         let Reverse(alarm) = self.heap.pop()?;
-        ledger[alarm.request_ix].alarm = NEVER;
+        ledger[alarm.request_ix].alarm = Instant::NEVER;
         self.armed -= 1;
         Some(alarm.request_ix)
     }
 
     /// Records that a sequence became idle and is closed at `until`.
-    pub(super) fn idle_until(&mut self, until: Ns, group: GroupIx, sequence: SequenceIx) {
+    pub(super) fn idle_until(&mut self, until: Instant, group: GroupIx, sequence: SequenceIx) {
         self.idle.insert((until, group, sequence));
     }
 
     /// Records that an idle sequence is active again.
-    pub(super) fn not_idle(&mut self, until: Ns, group: GroupIx, sequence: SequenceIx) {
+    pub(super) fn not_idle(&mut self, until: Instant, group: GroupIx, sequence: SequenceIx) {
         self.idle.remove(&(until, group, sequence));
     }
 
     /// Returns the next sequence whose idle time is over. It stays recorded as idle.
-    pub(super) fn due_sequence(&self, now: Ns) -> Option<(GroupIx, SequenceIx)> {
+    pub(super) fn due_sequence(&self, now: Instant) -> Option<(GroupIx, SequenceIx)> {
         self.idle.first().filter(|(until, ..)| *until <= now).map(|&(_, group, sequence)| (group, sequence))
     }
 
@@ -96,17 +96,17 @@ impl Timers {
     }
 
     /// Returns the idle sequences of a group.
-    pub(super) fn idle(&self, group: GroupIx) -> impl Iterator<Item = (Ns, SequenceIx)> + '_ {
+    pub(super) fn idle(&self, group: GroupIx) -> impl Iterator<Item = (Instant, SequenceIx)> + '_ {
         self.idle.iter().filter(move |(_, own, _)| *own == group).map(|&(until, _, sequence)| (until, sequence))
     }
 
     /// Returns the time of the next alarm or of the next closing sequence.
-    pub(super) fn earliest(&mut self, ledger: &Ledger) -> Option<Ns> {
+    pub(super) fn earliest(&mut self, ledger: &Ledger) -> Option<Instant> {
         let idle = self.idle.first().map(|&(until, ..)| until);
         self.earliest_alarm(ledger).into_iter().chain(idle).min()
     }
 
-    fn earliest_alarm(&mut self, ledger: &Ledger) -> Option<Ns> {
+    fn earliest_alarm(&mut self, ledger: &Ledger) -> Option<Instant> {
         loop {
             let Reverse(alarm) = self.heap.peek()?;
             if alarm.is_armed(ledger) {

@@ -4,11 +4,12 @@
 use paternoster_model::CellId;
 
 use super::{
-    Action, Actions, Arrival, CostTable, Counters, ModelId, Ns, Policy, QueueingKnobs, RowSpan, ShapeClass, StageKnobs,
+    Action, Actions, Arrival, CostTable, Counters, Instant, ModelId, Ns, Policy, QueueingKnobs, RowSpan, ShapeClass,
+    StageKnobs,
     cost::{Costs, Quantile},
     graph::{Graph, SlackNs},
     ids::{GroupIx, NOT_THEIR_TURN, RequestIx, SequenceIx, SubQueueIx},
-    ledger::{BatchSpan, Ledger, NEVER, Request, RequestState},
+    ledger::{BatchSpan, Ledger, Request, RequestState},
     policy::Requirements,
     queue::{
         BatchKey, ByLength, Change, IN_ORDER, LatestStarts, LengthBucketing, List, Pending, QueueRules, Sequences,
@@ -104,7 +105,7 @@ pub(super) struct Tightest {
 /// The part of a core step that concerns one version: the version plus the core's shared tables.
 #[derive(Debug)]
 pub(super) struct StepContext<'a> {
-    pub(super) now: Ns,
+    pub(super) now: Instant,
     pub(super) version: &'a mut Version,
     pub(super) ledger: &'a mut Ledger,
     pub(super) timers: &'a mut Timers,
@@ -262,14 +263,14 @@ impl Version {
     }
 
     /// Returns the target completion time of a request, `NEVER` without a deadline or objective.
-    pub(super) fn target(&self, request: &Request) -> Ns {
+    pub(super) fn target(&self, request: &Request) -> Instant {
         request.target(self.objective_ns)
     }
 
     /// Returns the latest start of a waiting request: its target less its execution time alone.
     pub(super) fn latest_start(&self, request: &Request) -> Option<SlackNs> {
         let needs_ns = self.graph.time_alone(&self.costs, request, Quantile::P99, PROBABLY)?;
-        let target = SlackNs::try_from(self.target(request)).unwrap_or(SlackNs::MAX);
+        let target = SlackNs::try_from(self.target(request).as_ns()).unwrap_or(SlackNs::MAX);
         Some(target.saturating_sub_unsigned(needs_ns))
     }
 
@@ -281,12 +282,12 @@ impl Version {
 
     /// Returns the waiting request with the least slack. Considers only the first request by target of each sub-queue,
     /// since the others start later in any case.
-    pub(super) fn tightest_waiting(&mut self, now: Ns, ledger: &Ledger) -> Option<Tightest> {
+    pub(super) fn tightest_waiting(&mut self, now: Instant, ledger: &Ledger) -> Option<Tightest> {
         let mut latest_starts = std::mem::take(&mut self.latest_starts);
         let first = latest_starts.first(now, |request_ix| self.latest_start(&ledger[request_ix]));
         self.latest_starts = latest_starts;
         let (latest, request_ix) = first?;
-        let slack_ns = Ns::try_from(latest).ok()?.checked_sub(now)?;
+        let slack_ns = Ns::try_from(latest).ok()?.checked_sub(now.as_ns())?;
         Some(Tightest { slack_ns, stage_ns: self.stage_ns_of(&ledger[request_ix])? })
     }
 
@@ -368,14 +369,19 @@ impl StepContext<'_> {
 }
 
 /// Boards a request that has left the queue. Its deadline still counts; its queue timeout no longer does.
-pub(super) fn board_request(now: Ns, ledger: &mut Ledger, timers: &mut Timers, request_ix: RequestIx) -> BatchSpan {
+pub(super) fn board_request(
+    now: Instant,
+    ledger: &mut Ledger,
+    timers: &mut Timers,
+    request_ix: RequestIx,
+) -> BatchSpan {
     let request = &mut ledger[request_ix];
     request.state = RequestState::Aboard;
     request.boarding += 1;
     request.boarded = now;
     let rows = RowSpan { req: request.req, start: 0, count: request.rows, at: 0, slot: RowSpan::NO_SLOT };
     let boarding = request.boarding;
-    if request.deadline == NEVER {
+    if request.deadline == Instant::NEVER {
         timers.disarm(ledger, request_ix);
     }
     BatchSpan { request_ix, boarding, rows }

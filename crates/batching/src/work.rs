@@ -4,7 +4,7 @@
 use paternoster_model::RowOutcome;
 
 use super::{
-    Arrival, End, Knobs, Ns, Policy, TaskId,
+    Arrival, End, Instant, Knobs, Ns, Policy, TaskId,
     arbiter::Lane,
     batches::Batches,
     cells::Cells,
@@ -42,7 +42,7 @@ impl Work {
     }
 
     /// Notifies the policy of an arrival in a sub-queue.
-    pub(super) fn arrived(&mut self, now: Ns, sub_queue: SubQueueIx, request: RequestView<'_>) {
+    pub(super) fn arrived(&mut self, now: Instant, sub_queue: SubQueueIx, request: RequestView<'_>) {
         match self {
             Self::Batches(batches) => batches.policy.arrived(now, sub_queue, request),
             Self::Cells(cells) => cells.arrived(),
@@ -104,7 +104,7 @@ impl Work {
     }
 
     /// Returns the boarded request with the least slack.
-    pub(super) fn tightest(&self, version: &Version, now: Ns, ledger: &Ledger) -> Option<Tightest> {
+    pub(super) fn tightest(&self, version: &Version, now: Instant, ledger: &Ledger) -> Option<Tightest> {
         match self {
             Self::Batches(batches) => batches.tightest(version, now, ledger),
             Self::Cells(cells) => cells.tightest(version, now, ledger),

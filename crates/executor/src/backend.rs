@@ -1,9 +1,9 @@
 //! The interface between the pool and a device. The pool and the core do not depend on the kind of device.
 //! Implementations: `host` runs programs on the CPU, `cuda` on a card, `sim` in tests.
 
-use std::{io, sync::Arc, time::Instant};
+use std::{io, sync::Arc, time};
 
-use paternoster_batching::{Knobs, LaneId, LaneKnobs, ModelId, Ns, SequenceNo, TaskId};
+use paternoster_batching::{Instant, Knobs, LaneId, LaneKnobs, ModelId, SequenceNo, TaskId};
 use paternoster_device::MemoryShortage;
 
 use super::{
@@ -75,7 +75,7 @@ pub(super) trait Backend: Send + Sync {
     fn leave_behind(&self, lane: LaneId, task: TaskId) -> io::Result<()>;
 
     /// Stops the device, and returns whether everything that was running ended by `deadline`.
-    fn stop(&self, deadline: Instant) -> bool;
+    fn stop(&self, deadline: time::Instant) -> bool;
 }
 
 /// An order to a device.
@@ -93,13 +93,13 @@ pub(super) enum Order {
 /// The pool, as a backend sees it. Shards are identified by number.
 pub(super) trait Reports: Send + Sync {
     /// Returns the time on the pool's clock.
-    fn now(&self) -> Ns;
+    fn now(&self) -> Instant;
 
     /// Reports that a task starts on the calling thread, and returns the current time.
-    fn begins(&self) -> Ns;
+    fn begins(&self) -> Instant;
 
     /// Reports that a task has completed, and when it started, if it did.
-    fn completed(self: Arc<Self>, shard: usize, began: Option<Ns>, job: &Job, finished: Finished);
+    fn completed(self: Arc<Self>, shard: usize, began: Option<Instant>, job: &Job, finished: Finished);
 
     /// Reports that the host has the outputs of a task that completed without them, or that they are lost. Tasks on the
     /// CPU complete with their outputs.

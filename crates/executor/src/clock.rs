@@ -1,6 +1,6 @@
 //! The pool's time: nanoseconds since it started.
 
-use std::time::{Duration, Instant};
+use std::time::{self, Duration};
 
 #[cfg(test)]
 use std::sync::{
@@ -8,12 +8,12 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use paternoster_batching::Ns;
+use paternoster_batching::{Instant, Ns};
 
 /// The clock of a pool.
 #[derive(Debug)]
 pub(super) struct Clock {
-    epoch: Instant,
+    epoch: time::Instant,
     /// The time, if a test sets it.
     #[cfg(test)]
     set: Option<Arc<AtomicU64>>,
@@ -23,7 +23,7 @@ impl Clock {
     /// Starts a clock at 0.
     pub(super) fn start() -> Self {
         Self {
-            epoch: Instant::now(),
+            epoch: time::Instant::now(),
             #[cfg(test)]
             set: None,
         }
@@ -35,21 +35,22 @@ impl Clock {
         Self { set: Some(Arc::clone(by)), ..Self::start() }
     }
 
-    pub(super) fn now(&self) -> Ns {
+    pub(super) fn now(&self) -> Instant {
         #[cfg(test)]
         if let Some(set) = &self.set {
-            return set.load(Ordering::Relaxed);
+            return Instant::from_ns(set.load(Ordering::Relaxed));
         }
-        duration_ns(self.epoch.elapsed())
+        Instant::from_ns(duration_ns(self.epoch.elapsed()))
     }
 
-    /// Converts an instant to pool time; 0 for an instant before the start.
-    pub(super) fn ns_at(&self, instant: Instant) -> Ns {
-        duration_ns(instant.saturating_duration_since(self.epoch))
+    /// Converts an instant of the standard library to pool time; the start for one before it.
+    pub(super) fn pool_time(&self, at: time::Instant) -> Instant {
+        Instant::from_ns(duration_ns(at.saturating_duration_since(self.epoch)))
     }
 
-    pub(super) fn instant_of(&self, at: Ns) -> Instant {
-        self.epoch + Duration::from_nanos(at)
+    /// Converts pool time to an instant of the standard library.
+    pub(super) fn std_time(&self, at: Instant) -> time::Instant {
+        self.epoch + Duration::from_nanos(at.as_ns())
     }
 }
 

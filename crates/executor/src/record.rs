@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use paternoster_batching::{End, Ns, Rejection, ReqId};
+use paternoster_batching::{End, Instant, Ns, Rejection, ReqId};
 use paternoster_model::{InputTensor, Lengths, Next, RowOutcome};
 use paternoster_observe::{
     Charge, ObservedRequest, RequestEnd, TaskRun,
@@ -100,7 +100,7 @@ pub(super) struct Record {
     /// Whether it pauses until its client has taken its responses.
     pub(super) awaits_client: bool,
     /// End of a pause that its program asked for.
-    pub(super) delayed_until: Option<Ns>,
+    pub(super) delayed_until: Option<Instant>,
     /// Total length of the pauses that its program asked for.
     pub(super) delayed_ns: Ns,
 }
@@ -241,7 +241,7 @@ impl Record {
     }
 
     /// Sends the oldest held response, once the host has it.
-    pub(super) fn emit(&mut self, now: Ns, step: u32) {
+    pub(super) fn emit(&mut self, now: Instant, step: u32) {
         if !self.unread_outputs.is_empty() && self.responses.is_empty() || !self.due_emits.is_empty() {
             self.due_emits.push_back(step);
         } else {
@@ -250,7 +250,7 @@ impl Record {
     }
 
     /// Sends responses that are due and that the host has.
-    pub(super) fn emit_due(&mut self, now: Ns) {
+    pub(super) fn emit_due(&mut self, now: Instant) {
         while !self.responses.is_empty()
             && let Some(step) = self.due_emits.pop_front()
         {
@@ -258,9 +258,9 @@ impl Record {
         }
     }
 
-    fn send_oldest(&mut self, now: Ns, step: u32) {
+    fn send_oldest(&mut self, now: Instant, step: u32) {
         let Some((response, held)) = self.responses.pop_front() else { return };
-        self.observed.responded(&self.handle.observed, now, step);
+        self.observed.responded(&self.handle.observed, now.as_ns(), step);
         if let Sink::Stream { sender, .. } = &self.sink {
             // If the client is gone, the request has been or will be cancelled.
             let _ = sender.send(Waiting { reply: Ok(response), _held: held, _charged: None });
@@ -268,7 +268,7 @@ impl Record {
     }
 
     /// Sends the response of a request that the core has ended.
-    pub(super) fn finish(mut self, end: End, now: Ns) {
+    pub(super) fn finish(mut self, end: End, now: Instant) {
         let reply = match end {
             // All responses of a stream have been sent already.
             End::Completed if matches!(self.sink, Sink::Stream { .. }) => None,
@@ -294,23 +294,23 @@ impl Record {
     }
 
     /// Answers a request that the pool abandons.
-    pub(super) fn refuse(self, error: InferError, now: Ns) {
+    pub(super) fn refuse(self, error: InferError, now: Instant) {
         self.answer(Some(Err(error)), now);
     }
 
     /// Records the request's end and sends its response, if there is one.
-    fn answer(self, reply: Option<ResponseResult>, now: Ns) {
+    fn answer(self, reply: Option<ResponseResult>, now: Instant) {
         let waiting = reply.map(|reply| self.waiting(reply));
         let version = &self.handle.observed;
         let end = match waiting.as_ref().map(|waiting| &waiting.reply) {
             None => RequestEnd::Completed,
             Some(Ok(_)) => {
-                self.observed.answered(version, now);
+                self.observed.answered(version, now.as_ns());
                 RequestEnd::Completed
             }
             Some(Err(error)) => error.end(),
         };
-        self.observed.ended(version, now, end);
+        self.observed.ended(version, now.as_ns(), end);
         if let Some(waiting) = waiting {
             self.sink.send(waiting);
         }

@@ -3,7 +3,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use paternoster_batching::{BatchLimits, BatchPolicy, CustomPolicy, Decision, Ns, PolicyKnobs, View};
+use paternoster_batching::{BatchLimits, BatchPolicy, CustomPolicy, Decision, Instant, Ns, PolicyKnobs, View};
 use paternoster_config::CustomPolicies;
 use paternoster_executor::InferRequest;
 use paternoster_model::DataType;
@@ -32,7 +32,7 @@ impl PolicyKnobs for Pairs {
 impl BatchPolicy for Pairs {
     fn board(&mut self, view: &View<'_>) -> Decision {
         let Some(waiting) = view.sub_queues().next() else { return Decision::Nothing };
-        let due = waiting.oldest_arrival().map_or(0, |arrived| arrived + PATIENCE_NS);
+        let due = waiting.oldest_arrival().map_or(Instant::ZERO, |arrived| arrived + PATIENCE_NS);
         if waiting.requests().nth(1).is_none() && view.now() < due {
             return Decision::Wait(due);
         }

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use super::{Batches, launching::span_of};
 use crate::{
-    Lease, Ns,
+    Instant, Lease,
     arbiter::Lane,
     ids::BatchIx,
     policy::BatchView,
@@ -56,7 +56,7 @@ impl Batches {
     }
 
     /// Returns the leases that are no longer needed, and removes batches without parts.
-    pub(crate) fn release_leases(&mut self, now: Ns) {
+    pub(crate) fn release_leases(&mut self, now: Instant) {
         if self.stages.boundaries() == 0 {
             return;
         }
@@ -96,7 +96,7 @@ impl Batches {
     }
 
     /// Whether a batch accepts no more newcomers, because of its size, age or progress.
-    fn is_over(&self, now: Ns, batch: &Batch) -> bool {
+    fn is_over(&self, now: Instant, batch: &Batch) -> bool {
         batch.places.free() == 0 || !self.policy.keeps_open(now, BatchView { batch, stages: self.stages.count() })
     }
 

@@ -5,7 +5,7 @@ use paternoster_model::CellId;
 
 use super::Batches;
 use crate::{
-    Ns, ShapeClass,
+    Instant, Ns, ShapeClass,
     ids::{PartIx, RequestIx, SubQueueIx},
     offer::TimeLimit,
     policy::Selection,
@@ -35,7 +35,7 @@ impl Batches {
         sub_queue: SubQueueIx,
         selection: Selection,
         limit: Option<TimeLimit>,
-    ) -> Result<Selection, Ns> {
+    ) -> Result<Selection, Instant> {
         let (Some(limit), Some(entry)) = (limit, context.version.pending.sub_queue(sub_queue)) else {
             return Ok(selection);
         };
@@ -65,7 +65,7 @@ impl Batches {
 
     /// Cuts the foot of a part to the rows that are predicted to run in time, and at least one. The others become
     /// another part. Returns the time before which it must not run, if even that would take too long.
-    pub(super) fn cut(&mut self, context: &StepContext<'_>, ix: PartIx, limit: Option<TimeLimit>) -> Option<Ns> {
+    pub(super) fn cut(&mut self, context: &StepContext<'_>, ix: PartIx, limit: Option<TimeLimit>) -> Option<Instant> {
         let (limit, foot) = (limit?, self.table[ix].foot()?);
         // Buffers fix the padding of a staged batch.
         let is_staged = self.stages.boundaries() > 0;

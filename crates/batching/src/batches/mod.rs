@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use paternoster_model::CellId;
 
 use super::{
-    End, Knobs, Ns, Rejection, ShapeClass, TaskId,
+    End, Instant, Knobs, Rejection, ShapeClass, TaskId,
     arbiter::Lane,
     cost::Quantile,
     ids::{PartIx, RequestIx, SubQueueIx},
@@ -174,7 +174,7 @@ impl Batches {
 
     // ## slack
     /// Returns the least slack of any step, with its stage time.
-    pub(crate) fn tightest(&self, version: &Version, now: Ns, ledger: &Ledger) -> Option<Tightest> {
+    pub(crate) fn tightest(&self, version: &Version, now: Instant, ledger: &Ledger) -> Option<Tightest> {
         let batches = self.table.batches.iter().map(|(_, batch)| batch);
         let steps = batches.flat_map(|batch| batch.steps().map(move |step| (batch, step)));
         let slacks = steps.filter_map(|(batch, step)| self.tightest_of_step(version, now, ledger, batch, step));
@@ -186,7 +186,7 @@ impl Batches {
     fn tightest_of_step(
         &self,
         version: &Version,
-        now: Ns,
+        now: Instant,
         ledger: &Ledger,
         batch: &Batch,
         step: &Step,
@@ -197,8 +197,8 @@ impl Batches {
             live().for_each(|request| request.lengthen(&mut class));
         }
         let rows = step.row_count();
-        let ends = now.saturating_add(version.costs.remaining(step.next, rows, &class, Quantile::P99)?);
+        let ends = now + version.costs.remaining(step.next, rows, &class, Quantile::P99)?;
         let target = live().map(|request| version.target(request)).filter(|&target| target >= ends).min()?;
-        Some(Tightest { slack_ns: target - ends, stage_ns: version.stage_ns(rows, &class)? })
+        Some(Tightest { slack_ns: target.since(ends), stage_ns: version.stage_ns(rows, &class)? })
     }
 }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::Core;
 use crate::{
-    Action, Actions, LaneId, ModelId, Ns, TaskId,
+    Action, Actions, Instant, LaneId, ModelId, TaskId,
     group::VersionScheduler,
     ids::{GroupIx, InstanceIx},
     rate_limiter::{Claim, RateLimiter, TaskLimits, Wakes},
@@ -57,7 +57,7 @@ impl Limiting {
     }
 
     /// Takes the units of one task; `None` if the group waits for them from now on.
-    fn take(&self, claim: &mut Claim, now: Ns) -> Option<TaskLimits> {
+    fn take(&self, claim: &mut Claim, now: Instant) -> Option<TaskLimits> {
         let Some((limiter, _)) = &self.shared else { return Some(TaskLimits::NONE) };
         let taken = limiter.take(claim.instance, now);
         claim.waits_at = taken.err();
@@ -74,13 +74,13 @@ impl Limiting {
     }
 
     /// Lets others have the units of a waiting group.
-    fn yield_units(&mut self, claim: &mut Claim, now: Ns) {
+    fn yield_units(&mut self, claim: &mut Claim, now: Instant) {
         claim.has_yielded = true;
         self.change(|limiter| limiter.yield_units(claim.instance, now));
     }
 
     /// Removes a group from the order. Returns whether it was there.
-    fn withdraw(&mut self, claim: &mut Claim, now: Ns) -> bool {
+    fn withdraw(&mut self, claim: &mut Claim, now: Instant) -> bool {
         claim.has_yielded = false;
         let waited = claim.waits_at.take().is_some();
         if waited {
@@ -89,7 +89,7 @@ impl Limiting {
         waited
     }
 
-    pub(crate) fn forget(&mut self, claim: &Claim, now: Ns) {
+    pub(crate) fn forget(&mut self, claim: &Claim, now: Instant) {
         self.change(|limiter| limiter.remove(claim.instance, now));
     }
 

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use self::{limiting::Limiting, sharing::SharedCells};
 use super::{
-    Action, Actions, Arrival, Counters, End, Event, Knobs, LaneId, ModelId, Ns, ReqId, TaskId,
+    Action, Actions, Arrival, Counters, End, Event, Instant, Knobs, LaneId, ModelId, Ns, ReqId, TaskId,
     arbiter::{Arbiter, Grant, Lane},
     group::{self, VersionScheduler},
     ids::{GroupIx, RequestIx},
@@ -54,9 +54,9 @@ pub struct Core {
     pub(crate) timers: Timers,
     pub(crate) limiting: Limiting,
     /// The time of the last `WakeAt` that the driver has not answered yet.
-    pub(crate) announced: Option<Ns>,
+    pub(crate) announced: Option<Instant>,
     /// The time of the latest event.
-    pub(crate) now: Ns,
+    pub(crate) now: Instant,
     tasks: u64,
     /// Makes the next step panic.
     #[cfg(any(test, feature = "testing"))]
@@ -83,13 +83,13 @@ impl Core {
         self
     }
 
-    /// Handles one event at `now` and returns the actions for the driver, in order. `now` is in nanoseconds since the
-    /// driver's epoch; a time earlier than the previous one counts as the previous one.
+    /// Handles one event at `now` and returns the actions for the driver, in order. A time earlier than the previous
+    /// one counts as the previous one.
     ///
     /// Deadlines and queue timeouts that have passed at `now` take effect before the event. Events that name an ended
     /// request, an ended task or an unloaded version are ignored, except that `Arrived` finishes as `Failed` if its
     /// version is not loaded, or if it has no rows or more rows than its version's largest batch.
-    pub fn step(&mut self, now: Ns, mut event: Event<'_>) -> Actions {
+    pub fn step(&mut self, now: Instant, mut event: Event<'_>) -> Actions {
         self.now = self.now.max(now);
         let mut actions = Actions::new();
         self.sound_alarms(&mut actions);

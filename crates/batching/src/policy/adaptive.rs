@@ -6,11 +6,11 @@ use super::{
     candidate::CandidateBatch,
     monitor::{AdaptiveKnobs, Demand, Dispatch, Monitor, Queue},
 };
-use crate::{Ns, cost::Quantile, ids::SubQueueIx};
+use crate::{Instant, cost::Quantile, ids::SubQueueIx};
 
 impl PolicyKnobs for AdaptiveKnobs {
     fn start(&self, _: BatchLimits) -> Box<dyn BatchPolicy> {
-        Box::new(Adaptive { monitor: Monitor::new(self.clone(), 0) })
+        Box::new(Adaptive { monitor: Monitor::new(self.clone(), Instant::ZERO) })
     }
 
     fn requirements(&self) -> Requirements {
@@ -25,12 +25,12 @@ struct Adaptive {
 }
 
 impl BatchPolicy for Adaptive {
-    fn arrived(&mut self, now: Ns, _: SubQueueIx, request: RequestView<'_>) {
+    fn arrived(&mut self, now: Instant, _: SubQueueIx, request: RequestView<'_>) {
         self.monitor.arrived(now, request.rows());
     }
 
     fn board(&mut self, view: &View<'_>) -> Decision {
-        let mut due = Ns::MAX;
+        let mut due = Instant::NEVER;
         for (sub_queue, entry) in view.pending.in_order() {
             let candidates = CandidateBatch::of(view, sub_queue, entry, view.max_rows);
             match dispatch(&mut self.monitor, view, &candidates) {
@@ -43,13 +43,13 @@ impl BatchPolicy for Adaptive {
                 Dispatch::Until(then) => due = due.min(then),
             }
         }
-        if due == Ns::MAX { Decision::Nothing } else { Decision::Wait(due) }
+        if due == Instant::NEVER { Decision::Nothing } else { Decision::Wait(due) }
     }
 }
 
 /// Returns the dispatcher's decision for the candidates of a sub-queue.
 fn dispatch<'a>(monitor: &mut Monitor, view: &View<'a>, candidates: &CandidateBatch<'a>) -> Dispatch {
-    let Some(first) = candidates.iter(view).next() else { return Dispatch::Until(Ns::MAX) };
+    let Some(first) = candidates.iter(view).next() else { return Dispatch::Until(Instant::NEVER) };
     let class = candidates.class(view);
     let View { costs, max_rows, objective_ns, lanes, .. } = *view;
     let demand = Demand { costs, class: &class, max_rows, objective_ns, lanes };
@@ -59,7 +59,7 @@ fn dispatch<'a>(monitor: &mut Monitor, view: &View<'a>, candidates: &CandidateBa
     let oldest_arrival = candidates.oldest(view).unwrap_or(view.now);
     let oldest_slack_ns = view.target(first).map(|target| {
         let needs_ns = view.costs.whole(rows.min(view.max_rows), &class, Quantile::P99).unwrap_or(0);
-        target.saturating_sub(view.now).saturating_sub(needs_ns)
+        target.since(view.now + needs_ns)
     });
     let queue = Queue { rows, oldest_arrival, oldest_slack_ns, lane_is_left: view.idle_besides > 0 };
     monitor.dispatch(view.now, &queue, preferred, view.lane_is_idle, &demand)

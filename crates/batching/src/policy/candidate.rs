@@ -14,7 +14,7 @@ use super::{
     forecast::{Run, gain_ns},
 };
 use crate::{
-    Ns, ShapeClass,
+    Instant, ShapeClass,
     cost::length_of,
     ids::{RequestIx, SubQueueIx},
     queue::{BoardingOrder, ByLength, SubQueue, first_within},
@@ -113,7 +113,7 @@ impl<'a> CandidateBatch<'a> {
     }
 
     /// Returns the arrival time of the oldest candidate.
-    pub(super) fn oldest(&self, view: &View<'_>) -> Option<Ns> {
+    pub(super) fn oldest(&self, view: &View<'_>) -> Option<Instant> {
         match &self.gainers {
             None => self.entry.oldest(view.ledger),
             Some(gainers) => gainers.request_ixs.iter().map(|&request_ix| view.ledger[request_ix].arrived).min(),

@@ -8,10 +8,10 @@ use smallvec::SmallVec;
 
 use super::view::{BatchView, RequestView};
 use crate::{
-    Ns, PartOrder, ShapeClass,
+    Instant, Ns, PartOrder, ShapeClass,
     cost::Costs,
     ids::{PartIx, RequestIx, SubQueueIx},
-    ledger::{Ledger, NEVER},
+    ledger::Ledger,
     queue::{LengthBucketing, Pending, SubQueue},
     table::{BatchTable, batch::Part, stages::Stages},
 };
@@ -56,7 +56,7 @@ pub enum Decision {
     /// Put a request that can no longer meet its target behind the others of its level. Then the policy decides again.
     Postpone(RequestIx),
     /// Launch nothing before this time unless something changes.
-    Wait(Ns),
+    Wait(Instant),
     /// Launch nothing. Where requests wait and no task of the version runs, they would wait forever: decide
     /// [`Wait`](Self::Wait) then.
     Nothing,
@@ -74,7 +74,7 @@ pub enum Selection {
 /// The state that a policy decides on. The policies of this crate read its tables, others its methods.
 #[derive(Debug)]
 pub struct View<'a> {
-    pub(crate) now: Ns,
+    pub(crate) now: Instant,
     pub(crate) ledger: &'a Ledger,
     pub(crate) pending: &'a Pending,
     pub(crate) table: &'a BatchTable,
@@ -123,9 +123,8 @@ impl View<'_> {
 
     /// Target completion time: the earlier of the arrival plus the objective, and the client's deadline less the time
     /// that is needed after the request; `None` without either.
-    pub(super) fn target(&self, request_ix: RequestIx) -> Option<Ns> {
-        let target = self.ledger[request_ix].target(self.objective_ns);
-        (target != NEVER).then_some(target)
+    pub(super) fn target(&self, request_ix: RequestIx) -> Option<Instant> {
+        self.ledger[request_ix].target(self.objective_ns).unless_never()
     }
 
     /// Returns the padded shape that a sub-queue's requests would have as a batch, estimated from the first request.
@@ -167,7 +166,7 @@ pub trait BatchPolicy: Debug + Send {
     fn board(&mut self, view: &View<'_>) -> Decision;
 
     /// Notes an arrival in a sub-queue. Some policies measure the rate of rows, others the order of arrivals.
-    fn arrived(&mut self, _now: Ns, _sub_queue: SubQueueIx, _request: RequestView<'_>) {}
+    fn arrived(&mut self, _now: Instant, _sub_queue: SubQueueIx, _request: RequestView<'_>) {}
 
     /// Whether the policy ever stretches a batch.
     fn stretches(&self) -> bool {
@@ -185,7 +184,7 @@ pub trait BatchPolicy: Debug + Send {
     }
 
     /// Whether newcomers may still join a batch of this age and progress.
-    fn keeps_open(&self, _now: Ns, _batch: BatchView<'_>) -> bool {
+    fn keeps_open(&self, _now: Instant, _batch: BatchView<'_>) -> bool {
         false
     }
 }

@@ -12,9 +12,8 @@ use super::{
     slack::{Predictor, SlackPredictor},
 };
 use crate::{
-    Ns, ShapeClass,
+    Instant, Ns, ShapeClass,
     ids::{RequestIx, SubQueueIx},
-    ledger::NEVER,
     queue::SubQueue,
 };
 
@@ -74,7 +73,7 @@ impl BatchPolicy for Deferred {
     }
 
     fn board(&mut self, view: &View<'_>) -> Decision {
-        let mut due = NEVER;
+        let mut due = Instant::NEVER;
         for (sub_queue, entry) in view.pending.in_order() {
             let candidates = CandidateBatch::of(view, sub_queue, entry, view.max_rows);
             let class = candidates.class(view);
@@ -99,7 +98,7 @@ impl BatchPolicy for Deferred {
             self.served_late = serves_late;
             return Decision::New { sub_queue, selection: Selection::Named(request_ixs), accepts_newcomers: true };
         }
-        if due == NEVER { Decision::Nothing } else { Decision::Wait(due) }
+        if due == Instant::NEVER { Decision::Nothing } else { Decision::Wait(due) }
     }
 }
 
@@ -113,20 +112,20 @@ impl Deferred {
     /// Returns the latest time at which a batch of these requests may start so that all are in time, by a margin, even
     /// with one more row (later, none could join) and behind what else waits in time. A request must also start before
     /// its queue timeout. `None` without any target, or if times are unknown.
-    fn latest_start(&self, batch: &Batch<'_>, request_ixs: &[RequestIx], late_rows: u32) -> Option<Ns> {
+    fn latest_start(&self, batch: &Batch<'_>, request_ixs: &[RequestIx], late_rows: u32) -> Option<Instant> {
         let view = batch.view;
-        let before = |until: Ns, arrived: Ns| {
-            let margin_ns = self.knobs.margin_ns.unwrap_or(until.saturating_sub(arrived) / MARGIN);
-            until.saturating_sub(margin_ns)
+        let before = |until: Instant, arrived: Instant| {
+            let margin_ns = self.knobs.margin_ns.unwrap_or(until.since(arrived) / MARGIN);
+            until - margin_ns
         };
         let requests = || request_ixs.iter().map(|&ix| (view.target(ix), &view.ledger[ix]));
         let targets = requests().filter_map(|(target, request)| Some(before(target?, request.arrived)));
-        let latest = targets.min()?.saturating_sub(batch.with_one_more_ns(request_ixs)?);
+        let latest = targets.min()? - batch.with_one_more_ns(request_ixs)?;
         let others = view.pending.rows.saturating_sub(u64::from(batch.rows(request_ixs)) + u64::from(late_rows));
         let others_ns = others as f64 * view.costs.lately_per_row()? / f64::from(view.lanes);
-        let timeouts = requests().filter(|(_, request)| request.queue_deadline != NEVER);
+        let timeouts = requests().filter(|(_, request)| request.queue_deadline != Instant::NEVER);
         let timeouts = timeouts.map(|(_, request)| before(request.queue_deadline, request.arrived));
-        timeouts.chain([latest.saturating_sub(others_ns as Ns)]).min()
+        timeouts.chain([latest - others_ns as Ns]).min()
     }
 }
 
@@ -165,7 +164,7 @@ impl Batch<'_> {
     /// them in the same time; those with the latest targets, because they have time. `None` if times are unknown.
     fn best_in_time(&self, request_ixs: &[RequestIx]) -> Option<Range<usize>> {
         let View { now, ledger, .. } = *self.view;
-        let left_ns = |at: usize| self.view.target(request_ixs[at]).map_or(NEVER, |target| target.saturating_sub(now));
+        let left_ns = |at: usize| self.view.target(request_ixs[at]).map_or(Ns::MAX, |target| target.since(now));
         let is_short = self.is_short(self.half_ns(request_ixs));
         let (mut end, mut rows, mut best): (usize, u32, Option<(f64, Range<usize>)>) = (0, 0, None);
         for start in 0..request_ixs.len() {
@@ -194,8 +193,8 @@ impl Batch<'_> {
     /// that arrive while it runs.
     fn with_late(&self, mut request_ixs: Vec<RequestIx>, behind: &[RequestIx]) -> Vec<RequestIx> {
         let View { now, ledger, .. } = *self.view;
-        let left = request_ixs.iter().filter_map(|&ix| Some(self.view.target(ix)?.saturating_sub(now))).min();
-        let longest_ns = left.unwrap_or(NEVER).min(self.half_ns(&request_ixs));
+        let left = request_ixs.iter().filter_map(|&ix| Some(self.view.target(ix)?.since(now))).min();
+        let longest_ns = left.unwrap_or(Ns::MAX).min(self.half_ns(&request_ixs));
         let mut rows = self.rows(&request_ixs);
         for &request_ix in behind {
             let grown = rows.saturating_add(ledger[request_ix].rows);
@@ -222,10 +221,10 @@ impl Batch<'_> {
             || self.with_one_more_ns(request_ixs).is_some_and(|ns| ns > self.half_ns(request_ixs))
     }
 
-    /// Returns half of the shortest time from arrival to target of these requests; `NEVER` without a target.
+    /// Returns half of the shortest time from arrival to target of these requests; `Ns::MAX` without a target.
     fn half_ns(&self, request_ixs: &[RequestIx]) -> Ns {
         let allowed = request_ixs.iter().filter_map(|&request_ix| allowed_ns(self.view, request_ix));
-        allowed.min().map_or(NEVER, |allowed_ns| allowed_ns / 2)
+        allowed.min().map_or(Ns::MAX, |allowed_ns| allowed_ns / 2)
     }
 }
 
@@ -250,7 +249,7 @@ impl Late {
             && first.is_some_and(|first| best_size(view, &ShapeClass(view.ledger[first].lengths.clone())) > 1);
         let has_waited = first.is_some_and(|first| {
             let allowed_ns = allowed_ns(view, first).unwrap_or(0);
-            view.now >= view.ledger[first].arrived.saturating_add(allowed_ns.saturating_mul(PATIENCE))
+            view.now >= view.ledger[first].arrived + allowed_ns.saturating_mul(PATIENCE)
         });
         Self { rows: rows(&request_ixs), request_ixs, are_many, is_due: are_many || has_waited }
     }
@@ -286,7 +285,7 @@ impl Late {
 
 /// Returns the time from a request's arrival to its target, if it has one.
 fn allowed_ns(view: &View<'_>, request_ix: RequestIx) -> Option<Ns> {
-    Some(view.target(request_ix)?.saturating_sub(view.ledger[request_ix].arrived))
+    Some(view.target(request_ix)?.since(view.ledger[request_ix].arrived))
 }
 
 fn best_size(view: &View<'_>, class: &ShapeClass) -> u32 {

@@ -11,10 +11,9 @@ use super::{
     slack::{Entry, Predictor, SlackPredictor, Waiting},
 };
 use crate::{
-    Ns, ShapeClass,
+    Instant, Ns, ShapeClass,
     cost::Quantile,
     ids::{RequestIx, SubQueueIx},
-    ledger::NEVER,
     queue::{SubQueue, first_within},
     table::batch::{Batch, Part, Step},
 };
@@ -68,7 +67,7 @@ impl BatchPolicy for Lazy {
         true
     }
 
-    fn keeps_open(&self, _: Ns, _: BatchView<'_>) -> bool {
+    fn keeps_open(&self, _: Instant, _: BatchView<'_>) -> bool {
         true
     }
 
@@ -113,7 +112,7 @@ impl Lazy {
             [] => Some(0),
             request_ixs => view.costs.whole(rows(request_ixs), class, Quantile::Mean),
         };
-        let late = |request_ixs: &[RequestIx], end: Ns| {
+        let late = |request_ixs: &[RequestIx], end: Instant| {
             request_ixs.iter().filter(|&&request_ix| view.target(request_ix).is_some_and(|target| target < end)).count()
                 as i64
         };
@@ -170,7 +169,7 @@ impl Lazy {
             return true;
         }
         let half_ns = || Some(view.costs.whole(view.max_rows, class, Quantile::Mean)? / 2);
-        let bound_ns = self.knobs.max_catch_up_ns.or_else(half_ns).unwrap_or(NEVER);
+        let bound_ns = self.knobs.max_catch_up_ns.or_else(half_ns).unwrap_or(Ns::MAX);
         wait_ns <= bound_ns && is_gain(view, part, class, rows, own)
     }
 
@@ -197,7 +196,7 @@ pub(super) fn late(view: &View<'_>) -> Option<RequestIx> {
     let first = view.pending.by_target(sub_queue).next()?;
     let class = ShapeClass(view.ledger[first].lengths.clone());
     let needs_ns = view.costs.whole(view.ledger[first].rows, &class, Quantile::Mean)?;
-    view.target(first).is_some_and(|target| view.now.saturating_add(needs_ns) > target).then_some(first)
+    view.target(first).is_some_and(|target| view.now + needs_ns > target).then_some(first)
 }
 
 /// Returns how many of these requests together have at most `room` rows.
@@ -216,13 +215,12 @@ pub(super) fn stretchable<'a>(view: &View<'a>) -> Option<(&'a Batch, &'a Part)> 
 fn entry(view: &View<'_>, step: &Step) -> Entry {
     let live = || step.rows.iter().filter(|span| view.ledger.is_aboard(span)).map(|span| span.request_ix);
     let target = live().filter_map(|request_ix| view.target(request_ix)).min();
-    let allowance =
-        |request_ix: RequestIx| Some(view.target(request_ix)?.saturating_sub(view.ledger[request_ix].boarded));
+    let allowance = |request_ix: RequestIx| Some(view.target(request_ix)?.since(view.ledger[request_ix].boarded));
     Entry {
         next: meets_at(step),
         rows: step.row_count(),
         target,
         allowance_ns: live().filter_map(allowance).min(),
-        late: target.is_some_and(|target: Ns| target <= view.now),
+        late: target.is_some_and(|target: Instant| target <= view.now),
     }
 }

@@ -8,7 +8,7 @@
 use smallvec::SmallVec;
 
 use crate::{
-    Ns, ShapeClass,
+    Instant, Ns, ShapeClass,
     cost::{Costs, Quantile},
     queue::Rate,
 };
@@ -63,7 +63,7 @@ pub(crate) struct Demand<'a> {
 pub(crate) struct Queue {
     pub(crate) rows: u32,
     /// Arrival time of the oldest request.
-    pub(crate) oldest_arrival: Ns,
+    pub(crate) oldest_arrival: Instant,
     /// Time that the oldest request can still wait and meet its target; `None` without a target.
     pub(crate) oldest_slack_ns: Option<Ns>,
     /// Whether another lane would be free for the next request if these were launched now.
@@ -75,14 +75,14 @@ pub(crate) struct Queue {
 pub(crate) enum Dispatch {
     /// Launch a batch of this many rows.
     Go(u32),
-    /// Launch nothing before this time or the next arrival; `Ns::MAX` if nothing waits.
-    Until(Ns),
+    /// Launch nothing before this time or the next arrival; `Instant::NEVER` if nothing waits.
+    Until(Instant),
 }
 
 /// A period in which smaller batch sizes were asked for: its start, and the largest of those sizes.
 #[derive(Clone, Copy, Debug)]
 struct LowRatePeriod {
-    since: Ns,
+    since: Instant,
     most: u32,
 }
 
@@ -91,7 +91,7 @@ struct LowRatePeriod {
 pub(crate) struct Monitor {
     knobs: AdaptiveKnobs,
     rate: Rate,
-    latest_arrival: Ns,
+    latest_arrival: Instant,
     /// The rate at the latest arrival. It is kept because the current estimate falls while no request arrives, which
     /// would delay the expected rest of a batch.
     latest_rate: f64,
@@ -103,13 +103,13 @@ pub(crate) struct Monitor {
 
 impl Monitor {
     /// Creates a monitor that counts from `now` on. The preferred size is 1 until it is first computed.
-    pub(crate) fn new(knobs: AdaptiveKnobs, now: Ns) -> Self {
+    pub(crate) fn new(knobs: AdaptiveKnobs, now: Instant) -> Self {
         let rate = Rate::new((!knobs.paper).then_some(knobs.average_ns), now);
         Self { knobs, rate, latest_arrival: now, latest_rate: 0.0, preferred: 1, is_due: true, lull: None }
     }
 
     /// Records the arrival of `rows` rows.
-    pub(crate) fn arrived(&mut self, now: Ns, rows: u32) {
+    pub(crate) fn arrived(&mut self, now: Instant, rows: u32) {
         self.is_due |= self.rate.add(now, rows);
         self.latest_arrival = now;
         self.latest_rate = self.rate(now);
@@ -117,7 +117,7 @@ impl Monitor {
 
     /// Returns λ in rows per nanosecond: an exponential average over measured time, in which each row counts for 1 /
     /// `average_ns`; in `paper` mode, the count of the last whole second.
-    pub(crate) fn rate(&self, now: Ns) -> f64 {
+    pub(crate) fn rate(&self, now: Instant) -> f64 {
         self.rate.at(now)
     }
 
@@ -127,7 +127,7 @@ impl Monitor {
     /// asked for during a whole `average_ns`. It does not exceed the largest B with (B − 1) / λ + T(B) ≤ objective,
     /// unless batches of that size are too slow for the rate or for what waits: such requests would be late, and those
     /// after them. While times are unknown, only the queue length raises it, and an objective keeps it at 1.
-    pub(crate) fn preferred(&mut self, now: Ns, queued_rows: u32, demand: &Demand) -> u32 {
+    pub(crate) fn preferred(&mut self, now: Instant, queued_rows: u32, demand: &Demand) -> u32 {
         self.is_due |= self.rate.roll(now);
         let (is_due, rate) = (std::mem::take(&mut self.is_due), self.rate(now));
         let max_rows = demand.max_rows.max(1);
@@ -159,7 +159,7 @@ impl Monitor {
     }
 
     /// Adopts a size that the rate asks for: a larger one at once, a smaller one with hysteresis.
-    fn follow(&mut self, now: Ns, wanted: u32) {
+    fn follow(&mut self, now: Instant, wanted: u32) {
         if wanted >= self.preferred {
             self.preferred = wanted;
             self.lull = None;
@@ -167,7 +167,7 @@ impl Monitor {
         }
         let lull = self.lull.get_or_insert(LowRatePeriod { since: now, most: wanted });
         lull.most = lull.most.max(wanted);
-        if now.saturating_sub(lull.since) >= self.knobs.average_ns {
+        if now.since(lull.since) >= self.knobs.average_ns {
             self.preferred = lull.most;
             self.lull = None;
         }
@@ -182,7 +182,7 @@ impl Monitor {
     /// would increase the mean latency by a tenth. Clients that wait for their answers send nothing meanwhile.
     pub(crate) fn dispatch(
         &self,
-        now: Ns,
+        now: Instant,
         queue: &Queue,
         preferred: u32,
         lane_is_idle: bool,
@@ -190,13 +190,13 @@ impl Monitor {
     ) -> Dispatch {
         let rows = queue.rows;
         if rows == 0 {
-            return Dispatch::Until(Ns::MAX);
+            return Dispatch::Until(Instant::NEVER);
         }
         if rows >= preferred {
             return Dispatch::Go(preferred.max(1));
         }
         // The paper dispatches partial batches only by this limit; the other conditions below are corrections.
-        let mut limit = queue.oldest_arrival.saturating_add(self.knobs.max_queue_delay_ns);
+        let mut limit = queue.oldest_arrival + self.knobs.max_queue_delay_ns;
         if !self.knobs.paper {
             if lane_is_idle {
                 let run_ns = demand.costs.whole(rows, demand.class, Quantile::Mean);
@@ -205,11 +205,11 @@ impl Monitor {
                 if refill_ns >= run_ns.unwrap_or(0) as f64 || 1.0 / self.latest_rate > worth_ns {
                     return Dispatch::Go(rows);
                 }
-                limit = limit.min(self.latest_arrival.saturating_add(worth_ns as Ns));
+                limit = limit.min(self.latest_arrival + worth_ns as Ns);
             }
             let rest_ns = PATIENCE * f64::from(preferred - rows) / self.latest_rate;
-            limit = limit.min(self.latest_arrival.saturating_add(rest_ns as Ns));
-            limit = limit.min(queue.oldest_slack_ns.map_or(Ns::MAX, |slack| now.saturating_add(slack)));
+            limit = limit.min(self.latest_arrival + rest_ns as Ns);
+            limit = limit.min(queue.oldest_slack_ns.map_or(Instant::NEVER, |slack_ns| now + slack_ns));
         }
         if limit <= now { Dispatch::Go(rows) } else { Dispatch::Until(limit) }
     }

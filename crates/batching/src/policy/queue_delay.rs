@@ -4,7 +4,7 @@
 use smallvec::SmallVec;
 
 use super::WindowKnobs;
-use crate::{Ns, ids::RequestIx, ledger::Ledger};
+use crate::{Instant, Ns, ids::RequestIx, ledger::Ledger};
 
 /// The preferred sizes and the delay.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ struct Forming {
     /// Rows of these requests.
     rows: u64,
     /// Arrival time of the oldest of them.
-    oldest: Ns,
+    oldest: Instant,
     /// Number of requests up to the largest preferred size that a prefix reaches exactly. If no prefix does, the number
     /// of requests before the one that would exceed all preferred sizes.
     preferred: Option<u32>,
@@ -42,9 +42,9 @@ impl QueueDelay {
     }
 
     /// Returns how many of the waiting requests, in boarding order, form a batch now.
-    pub(crate) fn cut(&self, now: Ns, waiting: impl Iterator<Item = RequestIx>, ledger: &Ledger) -> u32 {
+    pub(crate) fn cut(&self, now: Instant, waiting: impl Iterator<Item = RequestIx>, ledger: &Ledger) -> u32 {
         let forming = self.form(waiting, ledger);
-        let delay_exceeded = self.delay_ns != 0 && now.saturating_sub(forming.oldest) >= self.delay_ns;
+        let delay_exceeded = self.delay_ns != 0 && now.since(forming.oldest) >= self.delay_ns;
         match forming.preferred {
             Some(requests) if !delay_exceeded => requests,
             _ => forming.requests,
@@ -58,16 +58,16 @@ impl QueueDelay {
         rows: u64,
         waiting: impl Iterator<Item = RequestIx>,
         ledger: &Ledger,
-    ) -> Option<Ns> {
+    ) -> Option<Instant> {
         if self.delay_ns == 0 || rows >= u64::from(self.largest_preferred()) {
             return None;
         }
         let forming = self.form(waiting, ledger);
-        forming.preferred.is_none().then(|| forming.oldest.saturating_add(self.delay_ns))
+        forming.preferred.is_none().then(|| forming.oldest + self.delay_ns)
     }
 
     fn form(&self, waiting: impl Iterator<Item = RequestIx>, ledger: &Ledger) -> Forming {
-        let mut forming = Forming { oldest: Ns::MAX, ..Forming::default() };
+        let mut forming = Forming { oldest: Instant::NEVER, ..Forming::default() };
         for request_ix in waiting {
             let request = &ledger[request_ix];
             let grown = forming.rows + u64::from(request.rows);

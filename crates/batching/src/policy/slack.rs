@@ -5,7 +5,7 @@ use paternoster_model::CellId;
 use smallvec::SmallVec;
 
 use crate::{
-    Ns, ShapeClass,
+    Instant, Ns, ShapeClass,
     cost::{Costs, Quantile},
     graph::{SlackNs, single_input_exec_time},
     queue::first_within,
@@ -37,7 +37,7 @@ pub(crate) struct Entry {
     pub(crate) next: CellId,
     pub(crate) rows: u32,
     /// Earliest target of its live rows; `None` if no row has a target.
-    pub(crate) target: Option<Ns>,
+    pub(crate) target: Option<Instant>,
     /// The least value of SLA_target − T_wait over its rows: the time from boarding to target. Used by
     /// [`Predictor::Paper`] only.
     pub(crate) allowance_ns: Option<Ns>,
@@ -50,7 +50,7 @@ pub(crate) struct Entry {
 pub(crate) struct Waiting {
     pub(crate) rows: u32,
     /// Target completion time, if it has one.
-    pub(crate) target: Option<Ns>,
+    pub(crate) target: Option<Instant>,
 }
 
 /// How the slack of a request is predicted (LazyBatching section IV-C). A configuration names one of the first two.
@@ -73,7 +73,7 @@ pub(crate) enum Veto {
     Nobody,
     /// Some rows have a veto, but a stage's time is unknown.
     Unknown,
-    /// Completion must not be later than this.
+    /// The work must not take longer than this from now on.
     Past(Ns),
 }
 
@@ -105,7 +105,14 @@ impl SlackPredictor<'_> {
     /// the longest prefix of at most `room` rows that keeps every row's slack.
     ///
     /// On an empty stack the first request always fits, whatever its slack, because waiting would not improve it.
-    pub(crate) fn pushable(&self, now: Ns, entries: &[Entry], next: CellId, waiting: &[Waiting], room: u32) -> usize {
+    pub(crate) fn pushable(
+        &self,
+        now: Instant,
+        entries: &[Entry],
+        next: CellId,
+        waiting: &[Waiting],
+        room: u32,
+    ) -> usize {
         let rows_of = |count: usize| waiting[..count].iter().map(|request| request.rows).sum();
         let most = first_within(waiting.iter().map(|request| request.rows), room);
         let targets = waiting[..most].iter().filter_map(|request| request.target);
@@ -114,7 +121,7 @@ impl SlackPredictor<'_> {
         let (mut kept, mut refused) = (usize::from(entries.is_empty()).min(most), most + 1);
         while refused - kept > 1 {
             let middle = kept + (refused - kept) / 2;
-            if self.keeps(now, entries, (next, rows_of(middle)), veto) {
+            if self.keeps(entries, (next, rows_of(middle)), veto) {
                 kept = middle;
             } else {
                 refused = middle;
@@ -125,33 +132,40 @@ impl SlackPredictor<'_> {
 
     /// Returns the veto against a push at stage `next` of requests with these targets. Only requests that would be in
     /// time without the push, or with the smallest possible push, have a veto.
-    pub(crate) fn veto(&self, now: Ns, entries: &[Entry], next: CellId, targets: impl Iterator<Item = Ns>) -> Veto {
+    pub(crate) fn veto(
+        &self,
+        now: Instant,
+        entries: &[Entry],
+        next: CellId,
+        targets: impl Iterator<Item = Instant>,
+    ) -> Veto {
         let voters = entries.iter().filter(|entry| !entry.late);
         if self.predictor == Predictor::Paper {
             let allowances = voters.filter_map(|entry| entry.allowance_ns);
-            let new = targets.map(|target| target.saturating_sub(now));
-            return earliest_kept(allowances.chain(new), 0, || self.single_input_exec_time());
+            let new = targets.map(|target| target.since(now));
+            return earliest_kept(allowances.chain(new).map(Some), || self.single_input_exec_time());
         }
         let without = || self.run(entries, None, Quantile::Mean);
         let with_one = || self.run(entries, Some((next, 1)), Quantile::Mean);
-        let stack = earliest_kept(voters.filter_map(|entry| entry.target), now, without);
-        stack.or(earliest_kept(targets, now, with_one))
+        let left_ns = |target: Instant| target.checked_since(now);
+        let stack = earliest_kept(voters.filter_map(|entry| entry.target).map(left_ns), without);
+        stack.or(earliest_kept(targets.map(left_ns), with_one))
     }
 
     /// Whether a push of this many rows completes in time for all rows that have a veto.
-    pub(crate) fn keeps(&self, now: Ns, entries: &[Entry], pushed: (CellId, u32), veto: Veto) -> bool {
-        let time = match veto {
+    pub(crate) fn keeps(&self, entries: &[Entry], pushed: (CellId, u32), veto: Veto) -> bool {
+        let left_ns = match veto {
             Veto::Nobody => return true,
             Veto::Unknown => return false,
-            Veto::Past(time) => time,
+            Veto::Past(left_ns) => left_ns,
         };
         if self.predictor == Predictor::Paper {
             let rows = entries.iter().map(|entry| entry.rows as usize).sum::<usize>() + pushed.1 as usize;
             let single = self.single_input_exec_time();
-            return single.is_some_and(|ns| slack_batched(time, 0, std::iter::repeat_n(ns, rows)) >= 0);
+            return single.is_some_and(|ns| slack_batched(left_ns, 0, std::iter::repeat_n(ns, rows)) >= 0);
         }
         let completion = self.run(entries, Some(pushed), self.quantile());
-        completion.is_some_and(|ns| slack_alone(time, now, ns) >= 0)
+        completion.is_some_and(|ns| slack_alone(left_ns, 0, ns) >= 0)
     }
 
     /// Returns the time for which a new batch of this many rows is certain to run, by the quantile of pushes; `None` if
@@ -183,13 +197,14 @@ impl SlackPredictor<'_> {
     }
 }
 
-/// Returns the earliest target among those that `needed_ns` of work would still meet after `elapsed_ns`.
-fn earliest_kept(targets: impl Iterator<Item = Ns>, elapsed_ns: Ns, needed_ns: impl FnOnce() -> Option<Ns>) -> Veto {
-    let mut targets = targets.peekable();
-    if targets.peek().is_none() {
+/// Returns the earliest target among those that `needed_ns` of work would still meet. `left_ns` has the time left to
+/// each, `None` for a target that has passed.
+fn earliest_kept(left_ns: impl Iterator<Item = Option<Ns>>, needed_ns: impl FnOnce() -> Option<Ns>) -> Veto {
+    let mut left_ns = left_ns.peekable();
+    if left_ns.peek().is_none() {
         return Veto::Nobody;
     }
     let Some(needed_ns) = needed_ns() else { return Veto::Unknown };
-    let kept = targets.filter(|&target| slack_alone(target, elapsed_ns, needed_ns) >= 0);
+    let kept = left_ns.flatten().filter(|&left_ns| slack_alone(left_ns, 0, needed_ns) >= 0);
     kept.min().map_or(Veto::Nobody, Veto::Past)
 }

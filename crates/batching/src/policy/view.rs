@@ -4,10 +4,10 @@ use paternoster_model::{CellId, Lengths};
 
 use super::{Decision, View, candidate::CandidateBatch};
 use crate::{
-    Ns, ReqId, ShapeClass,
+    Instant, Ns, ReqId, ShapeClass,
     cost::Quantile,
     ids::{PartIx, RequestIx, SubQueueIx},
-    ledger::{NEVER, Request},
+    ledger::Request,
     queue::SubQueue,
     table::batch::{Batch, Part},
 };
@@ -15,7 +15,7 @@ use crate::{
 impl<'a> View<'a> {
     /// Returns the time. A policy has no other clock.
     #[inline]
-    pub fn now(&self) -> Ns {
+    pub fn now(&self) -> Instant {
         self.now
     }
 
@@ -132,7 +132,7 @@ impl<'v> SubQueueView<'v> {
 
     /// Returns the arrival time of its oldest request.
     #[inline]
-    pub fn oldest_arrival(&self) -> Option<Ns> {
+    pub fn oldest_arrival(&self) -> Option<Instant> {
         self.entry.oldest(self.view.ledger)
     }
 
@@ -251,21 +251,21 @@ impl<'v> RequestView<'v> {
 
     /// Returns the time of its arrival.
     #[inline]
-    pub fn arrived(&self) -> Ns {
+    pub fn arrived(&self) -> Instant {
         self.request.arrived
     }
 
     /// Returns the client's deadline. The request ends then in whatever state it is.
     #[inline]
-    pub fn deadline(&self) -> Option<Ns> {
-        unless_never(self.request.deadline)
+    pub fn deadline(&self) -> Option<Instant> {
+        self.request.deadline.unless_never()
     }
 
     /// Returns the time at which it should complete: the earlier of arrival plus objective, and the deadline less what
     /// is needed after the request.
     #[inline]
-    pub fn target(&self) -> Option<Ns> {
-        unless_never(self.request.target(self.objective_ns))
+    pub fn target(&self) -> Option<Instant> {
+        self.request.target(self.objective_ns).unless_never()
     }
 
     /// Whether it waits behind the others of its level, because its queue timeout has passed or because the policy has
@@ -317,7 +317,7 @@ pub struct BatchView<'v> {
 impl<'v> BatchView<'v> {
     /// Returns the time at which it was formed.
     #[inline]
-    pub fn created(&self) -> Ns {
+    pub fn created(&self) -> Instant {
         self.batch.created
     }
 
@@ -331,9 +331,4 @@ impl<'v> BatchView<'v> {
     pub fn stage_count(&self) -> u16 {
         self.stages
     }
-}
-
-/// Returns a time, unless it never comes.
-fn unless_never(time: Ns) -> Option<Ns> {
-    (time != NEVER).then_some(time)
 }

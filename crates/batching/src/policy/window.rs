@@ -18,7 +18,7 @@ use super::{
     BatchLimits, BatchPolicy, Decision, PolicyKnobs, RequestView, View, candidate::CandidateBatch,
     queue_delay::QueueDelay, serial::Serial,
 };
-use crate::{Ns, ids::SubQueueIx, ledger::Ledger, queue::SubQueue};
+use crate::{Instant, Ns, ids::SubQueueIx, ledger::Ledger, queue::SubQueue};
 
 /// Triton's `dynamic_batching`, with times in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ struct Window {
 }
 
 impl BatchPolicy for Window {
-    fn arrived(&mut self, _: Ns, sub_queue: SubQueueIx, request: RequestView<'_>) {
+    fn arrived(&mut self, _: Instant, sub_queue: SubQueueIx, request: RequestView<'_>) {
         self.latest.arrived(sub_queue, request.request.seq);
     }
 

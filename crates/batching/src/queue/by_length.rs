@@ -9,14 +9,14 @@ use std::{
 use paternoster_model::Lengths;
 
 use crate::{
-    Ns,
+    Instant, Ns,
     ids::{NOT_THEIR_TURN, RequestIx, SubQueueIx},
     ledger::{Request, RequestState},
 };
 
-/// Boarding order of a request: by level, those within their queue timeout first, then target (0 where targets do not
-/// count), then arrival order.
-pub(crate) type BoardingOrder = (u64, bool, Ns, u64, RequestIx);
+/// Boarding order of a request: by level, those within their queue timeout first, then target (the epoch where targets
+/// do not count), then arrival order.
+pub(crate) type BoardingOrder = (u64, bool, Instant, u64, RequestIx);
 
 /// The waiting requests of each sub-queue, grouped by equal lengths, in boarding order within a group.
 #[derive(Debug)]
@@ -26,8 +26,8 @@ pub(crate) struct ByLength {
     places: BTreeSet<(SubQueueIx, Lengths, BoardingOrder)>,
 }
 
-const FIRST: BoardingOrder = (0, false, 0, 0, RequestIx(0));
-const LAST: BoardingOrder = (u64::MAX, true, Ns::MAX, u64::MAX, RequestIx(u32::MAX));
+const FIRST: BoardingOrder = (0, false, Instant::ZERO, 0, RequestIx(0));
+const LAST: BoardingOrder = (u64::MAX, true, Instant::NEVER, u64::MAX, RequestIx(u32::MAX));
 
 impl ByLength {
     /// Creates an empty index. With `targets`, requests of one length are ordered by their targets, given the
@@ -44,7 +44,7 @@ impl ByLength {
     /// Returns the position of a request; `None` unless it is queued, may board and has lengths.
     fn place(&self, request_ix: RequestIx, request: &Request) -> Option<(SubQueueIx, Lengths, BoardingOrder)> {
         let RequestState::Queued { sub_queue, timed_out } = request.state else { return None };
-        let target = self.targets.map_or(0, |objective_ns| request.target(objective_ns));
+        let target = self.targets.map_or(Instant::ZERO, |objective_ns| request.target(objective_ns));
         let order = (request.level, timed_out, target, request.seq, request_ix);
         let is_there = sub_queue != NOT_THEIR_TURN && !request.lengths.is_empty();
         is_there.then(|| (sub_queue, request.lengths.clone(), order))

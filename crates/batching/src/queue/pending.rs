@@ -21,7 +21,7 @@ use super::{
     targets::Targets,
 };
 use crate::{
-    Ns, RequestKey, ShapeClass,
+    Instant, RequestKey, ShapeClass,
     ids::{NOT_THEIR_TURN, RequestIx, SubQueueIx},
     ledger::{Ledger, Request, RequestState},
 };
@@ -122,7 +122,7 @@ impl SubQueue {
 
     /// Returns the arrival time of its oldest request. Fresh requests are in arrival order, others in timeout
     /// order.
-    pub(crate) fn oldest(&self, ledger: &Ledger) -> Option<Ns> {
+    pub(crate) fn oldest(&self, ledger: &Ledger) -> Option<Instant> {
         let heads = self.levels.iter().filter_map(|(_, level)| level.fresh.head());
         let timed_out = self.levels.iter().flat_map(|(_, level)| level.timed_out.iter(ledger));
         heads.chain(timed_out).map(|request_ix| ledger[request_ix].arrived).min()

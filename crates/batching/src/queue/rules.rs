@@ -1,7 +1,7 @@
 //! Triton's priority levels and queue policies: the level at which a request waits, how long it may wait, and how many
 //! may wait.
 
-use crate::{Ns, QueueKnobs, QueueingKnobs, ledger::NEVER};
+use crate::{Instant, QueueKnobs, QueueingKnobs};
 
 /// The rules of one version's pending queue. The default is one level without limits, as for a model without a dynamic
 /// batcher.
@@ -42,11 +42,11 @@ impl QueueRules {
     /// Returns when the queue timeout of a request ends that arrives now at `level` and asks for `requested`. An
     /// override can only shorten the default timeout. If there is no default timeout, any override applies; Triton
     /// would compare the override with 0 and ignore it.
-    pub(crate) fn queue_deadline(&self, level: u64, now: Ns, requested: Option<Ns>) -> Ns {
+    pub(crate) fn queue_deadline(&self, level: u64, now: Instant, requested: Option<Instant>) -> Instant {
         let queue = self.queue_of(level);
         let default = match queue.default_timeout_ns {
-            0 => NEVER,
-            timeout_ns => now.saturating_add(timeout_ns),
+            0 => Instant::NEVER,
+            timeout_ns => now + timeout_ns,
         };
         match requested {
             Some(requested) if queue.allow_timeout_override => default.min(requested),

@@ -13,7 +13,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use crate::{
-    End, Ns, Rejection, SequenceKnobs, SequenceNo,
+    End, Instant, Rejection, SequenceKnobs, SequenceNo,
     hold::hold,
     ids::{RequestIx, SequenceIx},
 };
@@ -32,7 +32,7 @@ struct Sequence {
     /// Requests behind it, in arrival order.
     waiting: VecDeque<RequestIx>,
     /// When an idle sequence is closed.
-    idle_until: Option<Ns>,
+    idle_until: Option<Instant>,
 }
 
 /// The effects of a change, for [`StepContext::apply`](crate::version::StepContext) to carry out.
@@ -45,8 +45,8 @@ pub(crate) struct Change {
     /// Sequences that are over.
     pub(crate) over: SmallVec<[SequenceNo; 1]>,
     /// Sequences that became idle, and those that no longer are, with the time at which each is or was to be closed.
-    pub(crate) became_idle: SmallVec<[(Ns, SequenceIx); 1]>,
-    pub(crate) no_longer_idle: SmallVec<[(Ns, SequenceIx); 1]>,
+    pub(crate) became_idle: SmallVec<[(Instant, SequenceIx); 1]>,
+    pub(crate) no_longer_idle: SmallVec<[(Instant, SequenceIx); 1]>,
 }
 
 /// The sequences of one version.
@@ -88,7 +88,7 @@ impl Sequences {
     /// after the requests that it has.
     pub(crate) fn join(
         &mut self,
-        now: Ns,
+        now: Instant,
         request_ix: RequestIx,
         request: &InSequence,
     ) -> (SequenceIx, SequenceNo, Change) {
@@ -115,7 +115,7 @@ impl Sequences {
     }
 
     /// Removes a request that has ended, in whatever state it was.
-    pub(crate) fn left(&mut self, now: Ns, ix: SequenceIx, request_ix: RequestIx, end: End) -> Change {
+    pub(crate) fn left(&mut self, now: Instant, ix: SequenceIx, request_ix: RequestIx, end: End) -> Change {
         let mut change = Change::default();
         let sequence = &mut self.all[ix as usize];
         let mut behind = if sequence.at_turn == Some(request_ix) {
@@ -141,7 +141,7 @@ impl Sequences {
     }
 
     /// Closes a sequence that has been idle for the maximum time.
-    pub(crate) fn reclaim(&mut self, now: Ns, ix: SequenceIx) -> Change {
+    pub(crate) fn reclaim(&mut self, now: Instant, ix: SequenceIx) -> Change {
         let mut change = Change::default();
         self.close(ix);
         self.advance(now, ix, &mut change);
@@ -182,7 +182,7 @@ impl Sequences {
 
     /// Gives the next request of a sequence its turn if a slot is available. Without requests, closes the sequence or
     /// makes it idle.
-    fn advance(&mut self, now: Ns, ix: SequenceIx, change: &mut Change) {
+    fn advance(&mut self, now: Instant, ix: SequenceIx, change: &mut Change) {
         let sequence = &mut self.all[ix as usize];
         if sequence.at_turn.is_some() {
             return;
@@ -211,11 +211,11 @@ impl Sequences {
     }
 
     /// Handles a sequence without requests: it becomes idle, or is over if it is closed.
-    fn rest(&mut self, now: Ns, ix: SequenceIx, change: &mut Change) {
+    fn rest(&mut self, now: Instant, ix: SequenceIx, change: &mut Change) {
         let sequence = &mut self.all[ix as usize];
         if !sequence.is_closed {
             if sequence.idle_until.is_none() {
-                let until = now.saturating_add(self.knobs.max_idle_ns);
+                let until = now + self.knobs.max_idle_ns;
                 sequence.idle_until = Some(until);
                 change.became_idle.push((until, ix));
             }
@@ -266,7 +266,7 @@ impl Sequences {
     }
 
     /// Returns when idle sequences are closed, by index.
-    pub(crate) fn idle(&self) -> impl Iterator<Item = (Ns, SequenceIx)> + '_ {
+    pub(crate) fn idle(&self) -> impl Iterator<Item = (Instant, SequenceIx)> + '_ {
         self.all.iter().filter_map(|(ix, sequence)| Some((sequence.idle_until?, ix as SequenceIx)))
     }
 }

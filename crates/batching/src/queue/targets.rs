@@ -5,14 +5,14 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    Ns,
+    Instant, Ns,
     graph::SlackNs,
     ids::{NOT_THEIR_TURN, RequestIx, SubQueueIx},
     ledger::{Request, RequestState},
 };
 
 /// Position of a request: by sub-queue, then level, then fresh ones first, then target, then arrival order.
-type Place = (SubQueueIx, u64, bool, Ns, u64, RequestIx);
+type Place = (SubQueueIx, u64, bool, Instant, u64, RequestIx);
 
 /// Waiting requests of each sub-queue, earliest targets first.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Targets {
 
     /// Returns the requests of a sub-queue, earliest targets first within each level.
     pub(crate) fn of_sub_queue(&self, sub_queue: SubQueueIx) -> impl Iterator<Item = RequestIx> + '_ {
-        let from = (sub_queue, 0, false, 0, 0, RequestIx(0));
+        let from = (sub_queue, 0, false, Instant::ZERO, 0, RequestIx(0));
         self.places.range(from..).take_while(move |place| place.0 == sub_queue).map(|place| place.5)
     }
 
@@ -116,10 +116,10 @@ impl LatestStarts {
     /// is none or times are unknown.
     pub(crate) fn first(
         &mut self,
-        now: Ns,
+        now: Instant,
         latest_start: impl Fn(RequestIx) -> Option<SlackNs>,
     ) -> Option<(SlackNs, RequestIx)> {
-        let now = SlackNs::try_from(now).unwrap_or(SlackNs::MAX);
+        let now = SlackNs::try_from(now.as_ns()).unwrap_or(SlackNs::MAX);
         let mut first: Option<(SlackNs, RequestIx)> = None;
         for _ in 0..LOOKED_AT {
             let Some(&(filed_as, sub_queue)) = self.in_time.first() else { break };
@@ -215,7 +215,7 @@ mod tests {
                     starts.file(sub_queue, heads.get(&sub_queue).map(|head| (head.0, u64::from(head.0.0))), latest);
                 }
                 let scan = heads.values().map(|head| head.1).filter(|&latest| latest >= now as SlackNs).min();
-                prop_assert_eq!(starts.first(now, latest).map(|first| first.0), scan, "at {}", now);
+                prop_assert_eq!(starts.first(Instant::from_ns(now), latest).map(|first| first.0), scan, "at {}", now);
                 let (filed, own, in_time) = starts.sub_queues();
                 prop_assert_eq!((filed, own), (heads.len(), in_time));
             }
@@ -233,16 +233,20 @@ mod tests {
             looks.set(looks.get() + 1);
             latest(request_ix)
         };
-        assert_eq!(starts.first(0, counted), Some((1_000, RequestIx(0))));
+        assert_eq!(starts.first(Instant::ZERO, counted), Some((1_000, RequestIx(0))));
         assert_eq!(looks.take(), 1);
         // The first sixteen are late; each is looked at once and then ignored.
-        assert_eq!(starts.first(1_016, counted), None);
+        assert_eq!(starts.first(Instant::from_ns(1_016), counted), None);
         assert_eq!(looks.take(), LOOKED_AT);
-        assert_eq!(starts.first(1_016, counted).map(|first| first.0), Some(1_016));
+        assert_eq!(starts.first(Instant::from_ns(1_016), counted).map(|first| first.0), Some(1_016));
         assert_eq!(looks.take(), 1);
         // Every run now takes longer than before.
         let slower = |request_ix: RequestIx| counted(request_ix).map(|latest| latest - 10);
-        assert_eq!(starts.first(1_016, slower).map(|first| first.0), Some(1_016), "ten more are late");
+        assert_eq!(
+            starts.first(Instant::from_ns(1_016), slower).map(|first| first.0),
+            Some(1_016),
+            "ten more are late"
+        );
         assert_eq!(looks.take(), 11);
     }
 
@@ -250,10 +254,10 @@ mod tests {
     fn sub_queues_are_looked_at_again_once_times_are_known() {
         let mut starts = LatestStarts::default();
         (0..40).for_each(|at| starts.file(SubQueueIx(at), Some((RequestIx(at), 0)), |_| None));
-        assert_eq!(starts.first(0, |_| None), None);
+        assert_eq!(starts.first(Instant::ZERO, |_| None), None);
         let latest = |request_ix: RequestIx| Some(100 - SlackNs::from(request_ix.0));
-        let found: Vec<_> = (0..3).map(|_| starts.first(0, latest).map(|first| first.0)).collect();
+        let found: Vec<_> = (0..3).map(|_| starts.first(Instant::ZERO, latest).map(|first| first.0)).collect();
         assert_eq!(found, [Some(85), Some(69), Some(61)], "a few at a time");
-        assert_eq!(starts.first(0, latest), Some((61, RequestIx(39))));
+        assert_eq!(starts.first(Instant::ZERO, latest), Some((61, RequestIx(39))));
     }
 }

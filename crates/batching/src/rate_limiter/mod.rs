@@ -26,7 +26,7 @@ pub use self::tables::Resource;
 use self::tables::{Instance, Phase, Tables, Wait};
 pub(super) use self::tables::{Needs, Wakes};
 use super::{
-    ModelId, Ns,
+    Instant, ModelId,
     hold::hold,
     ids::{GroupIx, InstanceIx, StartTag},
 };
@@ -222,7 +222,7 @@ impl RateLimiter {
     ///
     /// # Errors
     /// If units lack, or are kept for groups before it. The instance waits from now on, at the returned place.
-    pub(super) fn take(&self, ix: InstanceIx, now: Ns) -> Result<TaskLimits, StartTag> {
+    pub(super) fn take(&self, ix: InstanceIx, now: Instant) -> Result<TaskLimits, StartTag> {
         let tables = &mut *self.tables.lock();
         let tag = tables.instances[ix].wait.map_or_else(|| tables.next_tag(ix), |wait| wait.tag);
         if !tables.fits(ix, tag) {
@@ -245,7 +245,7 @@ impl RateLimiter {
     }
 
     /// Keeps no more units for a waiting instance, which has no open lane. It keeps its place in the order.
-    pub(super) fn yield_units(&self, ix: InstanceIx, now: Ns) -> Wakes {
+    pub(super) fn yield_units(&self, ix: InstanceIx, now: Instant) -> Wakes {
         let tables = &mut *self.tables.lock();
         tables.count_wait(ix, now);
         if let Some(wait) = &mut tables.instances[ix].wait {
@@ -261,7 +261,7 @@ impl RateLimiter {
 
     /// Puts an instance whose task has ended, and that wants another one, into the order, if others wait there for what
     /// it needs. Returns its place.
-    pub(super) fn line_up(&self, ix: InstanceIx, now: Ns) -> Option<StartTag> {
+    pub(super) fn line_up(&self, ix: InstanceIx, now: Instant) -> Option<StartTag> {
         let tables = &mut *self.tables.lock();
         let tag = tables.is_contested(ix).then(|| tables.next_tag(ix))?;
         tables.wait(ix, tag, now);
@@ -283,14 +283,14 @@ impl RateLimiter {
     }
 
     /// Removes an instance that does not want a task any more from the order.
-    pub(super) fn withdraw(&self, ix: InstanceIx, now: Ns) -> Wakes {
+    pub(super) fn withdraw(&self, ix: InstanceIx, now: Instant) -> Wakes {
         let tables = &mut *self.tables.lock();
         tables.leave_order(ix, now);
         tables.call()
     }
 
     /// Removes an instance, which holds no units.
-    pub(super) fn remove(&self, ix: InstanceIx, now: Ns) -> Wakes {
+    pub(super) fn remove(&self, ix: InstanceIx, now: Instant) -> Wakes {
         let tables = &mut *self.tables.lock();
         tables.leave_order(ix, now);
         let instance = tables.instances.remove(ix);

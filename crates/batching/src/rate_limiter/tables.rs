@@ -6,7 +6,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use crate::{
-    ModelId, Ns,
+    Instant, ModelId, Ns,
     ids::{InstanceIx, StartTag},
 };
 
@@ -66,7 +66,7 @@ pub(super) struct Instance {
 pub(super) struct Wait {
     pub(super) tag: StartTag,
     /// Start of the wait for units, unless the instance has yielded.
-    pub(super) since: Ns,
+    pub(super) since: Instant,
     pub(super) phase: Phase,
 }
 
@@ -144,7 +144,7 @@ impl Tables {
     }
 
     /// Puts an instance into the order, or records that it lacks units again.
-    pub(super) fn wait(&mut self, ix: InstanceIx, tag: StartTag, now: Ns) {
+    pub(super) fn wait(&mut self, ix: InstanceIx, tag: StartTag, now: Instant) {
         let wait = &mut self.instances[ix].wait;
         let since = wait.filter(|wait| wait.phase != Phase::Yielded).map_or(now, |wait| wait.since);
         *wait = Some(Wait { tag, since, phase: Phase::Lacks });
@@ -179,15 +179,15 @@ impl Tables {
     }
 
     /// Adds the time since an instance began to wait for units to those of its resources.
-    pub(super) fn count_wait(&mut self, ix: InstanceIx, now: Ns) {
+    pub(super) fn count_wait(&mut self, ix: InstanceIx, now: Instant) {
         let Instance { needs, wait, .. } = &self.instances[ix];
         let Some(Wait { since, .. }) = wait.filter(|wait| wait.phase != Phase::Yielded) else { return };
         for &(resource, _) in needs {
-            self.resources[resource].waited_ns += now.saturating_sub(since);
+            self.resources[resource].waited_ns += now.since(since);
         }
     }
 
-    pub(super) fn leave_order(&mut self, ix: InstanceIx, now: Ns) {
+    pub(super) fn leave_order(&mut self, ix: InstanceIx, now: Instant) {
         self.count_wait(ix, now);
         if let Some(wait) = self.instances[ix].wait.take() {
             self.order.remove(&wait.tag);

@@ -7,7 +7,7 @@ use paternoster_model::CellId;
 use smallvec::SmallVec;
 
 use super::{places::Places, spare::SpareRows};
-use crate::{Ns, PartOrder, ShapeClass, TaskId, ids::PartIx, ledger::BatchSpan, queue::BatchKey};
+use crate::{Instant, Ns, PartOrder, ShapeClass, TaskId, ids::PartIx, ledger::BatchSpan, queue::BatchKey};
 
 /// A batch, from *new* to the end of its last part: the state shared by its parts, and the parts.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Batch {
     pub(crate) batch_key: BatchKey,
     /// Padded shape of all its rows. Fixed at creation, since it determines the stride of rows in the buffers.
     pub(crate) class: ShapeClass,
-    pub(crate) created: Ns,
+    pub(crate) created: Instant,
     /// Whether newcomers are excluded: the batch has returned a lease, or has been split or will be.
     pub(crate) sealed: bool,
     /// The order in which its parts run.

@@ -28,7 +28,7 @@ use self::{
     spare::SpareRows,
 };
 use super::{
-    Ns, PartOrder, RowSpan, ShapeClass, TaskId,
+    Instant, PartOrder, RowSpan, ShapeClass, TaskId,
     ids::{BatchIx, PartIx},
     ledger::{BatchSpan, Ledger},
     queue::BatchKey,
@@ -71,7 +71,13 @@ impl BatchTable {
 
     /// Meta operation *new*: creates a batch of these rows at stage `entry`, with one part for the caller to launch or
     /// queue. Assigns the rows' places.
-    pub(crate) fn new_batch(&mut self, now: Ns, plan: Blueprint, entry: CellId, mut rows: Vec<BatchSpan>) -> PartIx {
+    pub(crate) fn new_batch(
+        &mut self,
+        now: Instant,
+        plan: Blueprint,
+        entry: CellId,
+        mut rows: Vec<BatchSpan>,
+    ) -> PartIx {
         let number = self.next_number();
         let mut places = Places::default();
         if self.stages > 1 {

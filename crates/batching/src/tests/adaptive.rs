@@ -1,6 +1,7 @@
 //! Adaptive batching (section III) through the core: figure 1, algorithm 1 and the dispatcher.
 
 use super::{
+    at,
     pool::{DynamicBatching, arrival, window},
     timeline::{Timeline, UNIT, rows_of, staged},
 };
@@ -142,7 +143,7 @@ fn of_requests_whose_timeouts_have_passed_one_boards_whose_rows_are_more_than_pr
     let knobs = Knobs { queueing, objective_ns, ..staged(policy, 1, 4, &known) };
     let mut server = Timeline::new([knobs], |task| MS * Ns::from(rows_of(task)));
     for (req, rows, length, queue_deadline) in [(1, 3, 8, 50), (2, 1, 8, 40), (3, 2, 16, 60)] {
-        let (lengths, queue_deadline) = ([length].into_iter().collect(), Some(queue_deadline * SECOND));
+        let (lengths, queue_deadline) = ([length].into_iter().collect(), Some(at(queue_deadline * SECOND)));
         server.sends(req * 10 * SECOND, Arrival { rows, lengths, queue_deadline, ..arrival(req) });
     }
     server.lane_up(100 * SECOND, 0);

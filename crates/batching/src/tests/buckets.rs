@@ -11,8 +11,8 @@ use super::{
     same_each_time,
 };
 use crate::{
-    Action, Actions, Arrival, CellKind, CellKnobs, Core, CostPoint, CostTable, Event, Knobs, LaneKnobs, ModelId, Ns,
-    SegmentKnobs, StageKnobs, TaskId,
+    Action, Actions, Arrival, CellKind, CellKnobs, Core, CostPoint, CostTable, Event, Instant, Knobs, LaneKnobs,
+    ModelId, Ns, SegmentKnobs, StageKnobs, TaskId,
     cost::{Costs, Quantile},
 };
 
@@ -134,21 +134,21 @@ fn a_batch_never_exceeds_the_largest_bucket_of_any_stage() {
     knobs.stages[0].buckets = [8].into();
     knobs.stages[1].buckets = [2, 4].into();
     let mut core = cellular::core(knobs, 1, LaneKnobs::default());
-    assert_eq!(launched(&core.step(0, rows(0, 1))), [(1, 8)]);
+    assert_eq!(launched(&core.step(Instant::ZERO, rows(0, 1))), [(1, 8)]);
     for req in 1..7 {
-        core.step(0, rows(req, 1));
+        core.step(Instant::ZERO, rows(req, 1));
     }
-    assert_eq!(launched(&core.step(0, done(0))), [(1, 2)], "its second stage");
-    assert_eq!(launched(&core.step(0, done(1))), [(4, 8)]);
-    assert_eq!(launched(&core.step(0, done(2))), [(4, 4)]);
-    let refused = core.step(0, rows(9, 5));
+    assert_eq!(launched(&core.step(Instant::ZERO, done(0))), [(1, 2)], "its second stage");
+    assert_eq!(launched(&core.step(Instant::ZERO, done(1))), [(4, 8)]);
+    assert_eq!(launched(&core.step(Instant::ZERO, done(2))), [(4, 4)]);
+    let refused = core.step(Instant::ZERO, rows(9, 5));
     assert!(matches!(refused[..], [Action::Finish { .. }]), "{refused:?}: no stage runs 5 rows");
 }
 
 #[test]
 fn a_version_learns_what_its_buckets_take_whatever_its_policy() {
     let mut core = cellular::core(staged(8, &BUCKETS, &[]), 1, LaneKnobs::default());
-    let mut now = 0;
+    let mut now = Instant::ZERO;
     let mut runs = |count: u32, takes_ns: Ns, task: u64| {
         let launch = core.step(now, rows(task, count));
         now += takes_ns;
@@ -164,11 +164,11 @@ fn cells_run_in_buckets_and_never_exceed_the_largest() {
     let cells = [CellKnobs { buckets: [1, 3].into(), ..cell(64, 1) }];
     let knobs = cellular::cellular(&cells, &[SegmentKnobs::Steps { cell: ONLY }], 9);
     let mut core = cellular::core(knobs, 1, LaneKnobs::default());
-    let mut arrives = |req| launched(&core.step(0, Event::Arrived(request(req, vec![Unfolded::Steps(1)]))));
+    let mut arrives = |req| launched(&core.step(Instant::ZERO, Event::Arrived(request(req, vec![Unfolded::Steps(1)]))));
     assert_eq!(arrives(0), [(1, 1)]);
     (1..6).for_each(|req| assert_eq!(arrives(req), []));
-    assert_eq!(launched(&core.step(0, done(0))), [(3, 3)]);
-    assert_eq!(launched(&core.step(0, done(1))), [(2, 3)]);
+    assert_eq!(launched(&core.step(Instant::ZERO, done(0))), [(3, 3)]);
+    assert_eq!(launched(&core.step(Instant::ZERO, done(1))), [(2, 3)]);
 }
 
 #[test]
@@ -178,15 +178,15 @@ fn rows_that_others_bring_count_for_the_bucket() {
         cellular::cellular(&cells, &[SegmentKnobs::Steps { cell: ONLY }], 9)
     };
     let mut core: Core = cellular::core(version(8, &BUCKETS), 1, LaneKnobs::default());
-    core.step(0, Event::ModelUp(ModelId(1), version(8, &[1, 5])));
+    core.step(Instant::ZERO, Event::ModelUp(ModelId(1), version(8, &[1, 5])));
     let mut arrives = |req, model| {
         let arrival = Arrival { model: ModelId(model), ..request(req, vec![Unfolded::Steps(2)]) };
-        launched(&core.step(0, Event::Arrived(arrival)))
+        launched(&core.step(Instant::ZERO, Event::Arrived(arrival)))
     };
     assert_eq!(arrives(0, 0), [(1, 2)]);
     (1..9).for_each(|req| assert_eq!(arrives(req, 1), []));
     assert_eq!(
-        launched(&core.step(0, done(0))),
+        launched(&core.step(Instant::ZERO, done(0))),
         [(5, 8)],
         "no more rows than version 1 runs, in a bucket of version 0"
     );

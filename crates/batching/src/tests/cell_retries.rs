@@ -4,8 +4,8 @@ use paternoster_model::{CellId, Next, RowOutcome, unfold::Unfolded};
 
 use super::cellular::{cell, cellular, chain, core, done, failed, merging, paper, request, said, tree};
 use crate::{
-    Arrival, CellKind, CellKnobs, Core, CostPoint, CostTable, Event, Knobs, LaneId, LaneKnobs, LazyCellKnobs, ModelId,
-    Policy, ReqId, SegmentKnobs, StageKnobs, TaskId,
+    Arrival, CellKind, CellKnobs, Core, CostPoint, CostTable, Event, Instant, Knobs, LaneId, LaneKnobs, LazyCellKnobs,
+    ModelId, Policy, ReqId, SegmentKnobs, StageKnobs, TaskId,
 };
 
 /// A core on one lane whose actions are returned as text and whose invariants are checked.
@@ -25,7 +25,7 @@ impl TextCore {
     }
 
     fn step(&mut self, event: Event<'_>) -> String {
-        let said = said(&self.0.step(0, event));
+        let said = said(&self.0.step(Instant::ZERO, event));
         assert_eq!(self.0.check(), Ok(()));
         said
     }

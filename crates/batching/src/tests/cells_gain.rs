@@ -3,7 +3,7 @@
 use paternoster_model::{CellId, unfold::Unfolded};
 
 use super::cellular::{cell, cellular, core, done, failed, request, said};
-use crate::{Core, CostPoint, CostTable, Event, Knobs, LaneKnobs, Ns, SegmentKnobs, StageKnobs};
+use crate::{Core, CostPoint, CostTable, Event, Instant, Knobs, LaneKnobs, Ns, SegmentKnobs, StageKnobs};
 
 /// Time of a step of the chain, for any number of rows.
 const STEPS: Ns = 20;
@@ -24,7 +24,7 @@ fn knobs(fixed_ns: Ns, is_known: bool) -> Knobs {
 struct Played {
     core: Core,
     fixed_ns: Ns,
-    now: Ns,
+    now: Instant,
     task: u64,
     last: String,
 }
@@ -32,7 +32,7 @@ struct Played {
 impl Played {
     fn new(fixed_ns: Ns, is_known: bool) -> Self {
         let core = core(knobs(fixed_ns, is_known), 1, LaneKnobs::default());
-        Self { core, fixed_ns, now: 0, task: 0, last: String::new() }
+        Self { core, fixed_ns, now: Instant::ZERO, task: 0, last: String::new() }
     }
 
     /// Lets a request arrive that has `steps` steps after the stage, and returns what is launched.

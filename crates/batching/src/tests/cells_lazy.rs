@@ -2,10 +2,13 @@
 
 use paternoster_model::{CellId, unfold::Unfolded};
 
-use super::cellular::{core, done, request, said};
+use super::{
+    at,
+    cellular::{core, done, request, said},
+};
 use crate::{
-    Action, Arrival, CellKnobs, CellularKnobs, Core, CostPoint, CostTable, Event, Knobs, LaneKnobs, LazyCellKnobs,
-    ModelId, Ns, Policy, SegmentKnobs, StageKnobs,
+    Action, Arrival, CellKnobs, CellularKnobs, Core, CostPoint, CostTable, Event, Instant, Knobs, LaneKnobs,
+    LazyCellKnobs, ModelId, Ns, Policy, SegmentKnobs, StageKnobs,
 };
 
 /// Durations of a task of the encoder and of the decoder, for any number of rows.
@@ -44,7 +47,7 @@ fn launched(knobs: Knobs, tasks: u64) -> Vec<String> {
 fn launched_beside(newcomers: u64, knobs: Knobs, tasks: u64) -> Vec<String> {
     let mut core = core(knobs, 1, LaneKnobs::default());
     let arrives = |req| Event::Arrived(request(req, vec![Unfolded::Steps(2), Unfolded::Steps(4)]));
-    let mut now = 0;
+    let mut now = Instant::ZERO;
     let mut launched = vec![said(&core.step(now, arrives(0)))];
     for task in 0..tasks {
         if task == 2 {
@@ -100,7 +103,7 @@ fn who_would_become_late_goes_on_first_while_it_still_waits() {
     let next = |until_ns: Option<Ns>| {
         let mut core = core(knobs(false, Some(10_000)), 1, LaneKnobs::default());
         let steps = || vec![Unfolded::Steps(2), Unfolded::Steps(4)];
-        let (mut now, mut task) = (0, 0);
+        let (mut now, mut task) = (Instant::ZERO, 0);
         let mut running = said(&core.step(now, Event::Arrived(request(0, steps()))));
         (1..3).for_each(|req| drop(core.step(now, Event::Arrived(request(req, steps())))));
         let mut ends = |core: &mut Core, running: &str| {
@@ -110,7 +113,7 @@ fn who_would_become_late_goes_on_first_while_it_still_waits() {
             task += 1;
             (now, said(&actions))
         };
-        let mut at = 0;
+        let mut at = Instant::ZERO;
         while !running.ends_with("cell 1: 0.2 1.2 2.2") {
             (at, running) = ends(&mut core, &running);
         }
@@ -128,7 +131,7 @@ fn who_would_become_late_goes_on_first_while_it_still_waits() {
 fn a_request_that_cannot_meet_its_target_is_refused_where_such_are() {
     let late = |reject_late| {
         let mut core = core(knobs(reject_late, Some(99)), 1, LaneKnobs::default());
-        said(&core.step(0, Event::Arrived(request(0, vec![Unfolded::Steps(2), Unfolded::Steps(4)]))))
+        said(&core.step(Instant::ZERO, Event::Arrived(request(0, vec![Unfolded::Steps(2), Unfolded::Steps(4)]))))
     };
     assert_eq!(late(true), "0 Rejected(Late)");
     assert_eq!(late(false), "#0 cell 0: 0.0");
@@ -137,13 +140,13 @@ fn a_request_that_cannot_meet_its_target_is_refused_where_such_are() {
 #[test]
 fn a_draining_version_whose_last_request_is_refused_is_gone() {
     let mut core = core(knobs(true, Some(99)), 1, LaneKnobs::default());
-    core.step(0, Event::ModelUp(ModelId(1), knobs(true, Some(99))));
+    core.step(Instant::ZERO, Event::ModelUp(ModelId(1), knobs(true, Some(99))));
     let of =
         |req, model| Arrival { model: ModelId(model), ..request(req, vec![Unfolded::Steps(1), Unfolded::Steps(1)]) };
-    core.step(0, Event::Arrived(of(0, 0)));
-    core.step(1, Event::Arrived(of(1, 1)));
-    assert_eq!(said(&core.step(2, Event::ModelDraining(ModelId(1)))), "");
-    let actions = said(&core.step(90, done(0)));
+    core.step(Instant::ZERO, Event::Arrived(of(0, 0)));
+    core.step(at(1), Event::Arrived(of(1, 1)));
+    assert_eq!(said(&core.step(at(2), Event::ModelDraining(ModelId(1)))), "");
+    let actions = said(&core.step(at(90), done(0)));
     assert!(actions.contains("1 Rejected(Late); Drained(ModelId(1))"), "{actions}");
 }
 
@@ -151,12 +154,12 @@ fn a_draining_version_whose_last_request_is_refused_is_gone() {
 fn a_model_with_an_urgent_request_goes_before_another_at_every_step() {
     let beside = |objective_ns| {
         let mut core = core(knobs(false, Some(10_000)), 1, LaneKnobs::default());
-        core.step(0, Event::ModelUp(ModelId(1), knobs(false, Some(objective_ns))));
+        core.step(Instant::ZERO, Event::ModelUp(ModelId(1), knobs(false, Some(objective_ns))));
         let of = |req, model| Arrival {
             model: ModelId(model),
             ..request(req, vec![Unfolded::Steps(1), Unfolded::Steps(2)])
         };
-        let mut now = 0;
+        let mut now = Instant::ZERO;
         let mut launched = vec![said(&core.step(now, Event::Arrived(of(0, 0))))];
         (1..4).for_each(|req| drop(core.step(now, Event::Arrived(of(req, 0)))));
         core.step(now, Event::Arrived(of(9, 1)));

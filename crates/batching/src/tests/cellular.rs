@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use super::pool::arrival;
 use crate::{
-    Action, Actions, Arrival, CellKnobs, CellularKnobs, Core, CostPoint, CostTable, End, Event, Knobs, LaneId,
+    Action, Actions, Arrival, CellKnobs, CellularKnobs, Core, CostPoint, CostTable, End, Event, Instant, Knobs, LaneId,
     LaneKnobs, ModelId, Policy, Rejection, ReqId, SegmentKnobs, StageKnobs, Task, TaskId,
 };
 
@@ -37,9 +37,9 @@ pub(super) fn chain(max_rows: u32, slots: u32) -> Knobs {
 
 pub(super) fn core(knobs: Knobs, lanes: u16, lane: LaneKnobs) -> Core {
     let mut core = Core::new();
-    core.step(0, Event::ModelUp(MODEL, knobs));
+    core.step(Instant::ZERO, Event::ModelUp(MODEL, knobs));
     for id in 0..lanes {
-        core.step(0, Event::LaneUp(LaneId(id), lane));
+        core.step(Instant::ZERO, Event::LaneUp(LaneId(id), lane));
     }
     core
 }
@@ -71,7 +71,7 @@ pub(super) fn failed(task: u64) -> Event<'static> {
 #[test]
 fn newcomers_board_at_the_next_cell_and_each_leaves_with_its_own_last() {
     let mut core = core(chain(2, 9), 1, LaneKnobs::default());
-    let mut step = |event| said(&core.step(0, event));
+    let mut step = |event| said(&core.step(Instant::ZERO, event));
     assert_eq!(step(Event::Arrived(request(0, vec![Unfolded::Steps(2)]))), "#0 cell 0: 0.0");
     assert_eq!(step(Event::Arrived(request(1, vec![Unfolded::Steps(3)]))), "");
     assert_eq!(step(Event::Arrived(request(2, vec![Unfolded::Steps(1)]))), "");
@@ -100,7 +100,7 @@ pub(super) fn merging(mut knobs: Knobs, requests: u32) -> Knobs {
 #[test]
 fn merged_requests_board_together_and_their_replies_leave_together() {
     let mut core = core(merging(chain(2, 9), 3), 1, LaneKnobs::default());
-    let mut step = |event| said(&core.step(0, event));
+    let mut step = |event| said(&core.step(Instant::ZERO, event));
     let mut arrives = |req, steps| step(Event::Arrived(request(req, vec![Unfolded::Steps(steps)])));
     assert_eq!(arrives(0, 2), "#0 cell 0: 0.0");
     for (req, steps) in [(1, 2), (2, 1), (3, 1), (4, 1)] {
@@ -117,7 +117,7 @@ fn merged_requests_board_together_and_their_replies_leave_together() {
 fn replies_of_merged_requests_leave_when_the_last_is_given_up_or_fails() {
     for fails in [false, true] {
         let mut core = core(merging(chain(2, 9), 3), 1, LaneKnobs::default());
-        let mut step = |event| said(&core.step(0, event));
+        let mut step = |event| said(&core.step(Instant::ZERO, event));
         step(Event::Arrived(request(0, vec![Unfolded::Steps(1)])));
         step(Event::Arrived(request(1, vec![Unfolded::Steps(1)])));
         step(Event::Arrived(request(2, vec![Unfolded::Steps(2)])));
@@ -138,7 +138,7 @@ fn merged_replies_keep_the_order_of_arrival_where_they_are_to() {
     let mut knobs = merging(chain(2, 9), 2);
     knobs.queueing.preserve_ordering = true;
     let mut core = core(knobs, 1, LaneKnobs::default());
-    let mut step = |event| said(&core.step(0, event));
+    let mut step = |event| said(&core.step(Instant::ZERO, event));
     step(Event::Arrived(request(0, vec![Unfolded::Steps(1)])));
     for (req, steps) in [(1, 1), (2, 3), (3, 1)] {
         step(Event::Arrived(request(req, vec![Unfolded::Steps(steps)])));
@@ -158,7 +158,7 @@ fn requests_wait_for_room_for_their_state_and_those_that_never_fit_are_refused()
     let tree = |count| vec![Unfolded::Tree(Arc::new(Topology::new(leaves(count))))];
     let segments = [SegmentKnobs::Tree { leaf: CellId(0), inner: CellId(1) }];
     let mut core = core(cellular(&[cell(8, 2), cell(8, 1)], &segments, 4), 1, LaneKnobs::default());
-    let mut step = |event| said(&core.step(0, event));
+    let mut step = |event| said(&core.step(Instant::ZERO, event));
     assert_eq!(step(Event::Arrived(request(0, tree(4)))), format!("0 {:?}", End::Rejected(Rejection::NoMemory)));
     assert_eq!(step(Event::Arrived(request(1, tree(2)))), "#0 cell 0: 1.1 1.2");
     assert_eq!(step(Event::Arrived(request(2, tree(1)))), "");
@@ -174,7 +174,7 @@ fn what_a_lane_ran_past_the_end_of_a_loop_is_not_emitted() {
     let ahead = LaneKnobs { horizon_ns: 1_000, depth: 3 };
     let segments = [SegmentKnobs::Steps { cell: CellId(0) }, SegmentKnobs::Steps { cell: CellId(1) }];
     let mut core = core(cellular(&[cell(2, 2), cell(2, 1)], &segments, 9), 1, ahead);
-    let mut step = |event| said(&core.step(0, event));
+    let mut step = |event| said(&core.step(Instant::ZERO, event));
     let emitted = |next| [RowOutcome { next, emitted: true }];
     let (on, done) = (emitted(Next::On), emitted(Next::Done));
     step(Event::Arrived(request(0, vec![Unfolded::Steps(9), Unfolded::Steps(1)])));
@@ -210,7 +210,7 @@ fn a_round_ends_after_so_many_tasks_or_when_too_few_rows_are_left() {
             (cellular.paper, cellular.max_tasks) = (true, 3);
         }
         let mut core = core(knobs, 1, ahead);
-        let mut step = |event| said(&core.step(0, event));
+        let mut step = |event| said(&core.step(Instant::ZERO, event));
         assert_eq!(step(Event::Arrived(request(0, vec![Unfolded::Steps(1), Unfolded::Steps(9)]))), "#0 cell 0: 0.0");
         let three = "#1 cell 1: 0.1; #2 cell 1: 0.2; #3 cell 1: 0.3";
         assert_eq!(step(done(0)), format!("{three}; #4 cell 1: 0.4"), "alone it goes on, in a second round");
@@ -227,7 +227,7 @@ fn a_round_ends_after_so_many_tasks_or_when_too_few_rows_are_left() {
 #[test]
 fn a_node_that_fails_alone_ends_its_request() {
     let mut core = core(chain(2, 9), 1, LaneKnobs::default());
-    let mut step = |event| said(&core.step(0, event));
+    let mut step = |event| said(&core.step(Instant::ZERO, event));
     step(Event::Arrived(request(0, vec![Unfolded::Steps(2)])));
     step(Event::Arrived(request(1, vec![Unfolded::Steps(1)])));
     assert_eq!(step(failed(0)), "0 Failed; #1 cell 0: 1.0");
@@ -281,7 +281,7 @@ struct Driver {
 
 impl Driver {
     fn act(&mut self, event: Event<'_>) {
-        let actions = self.core.step(0, event);
+        let actions = self.core.step(Instant::ZERO, event);
         self.core.check().expect("the invariants hold");
         for action in actions {
             match action {

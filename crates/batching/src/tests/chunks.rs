@@ -8,12 +8,13 @@ use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use rand_distr::{Distribution, Exp, LogNormal};
 
 use super::{
+    at,
     cellular::{cell, cellular, core, paper, request},
     driver::{Driver, Due, drives},
 };
 use crate::{
-    Action, CellKnobs, CellularKnobs, ChunkKnobs, CostPoint, CostTable, End, Event, Knobs, LaneKnobs, LazyCellKnobs,
-    Ns, Policy, ReqId, SegmentKnobs, Task,
+    Action, CellKnobs, CellularKnobs, ChunkKnobs, CostPoint, CostTable, End, Event, Instant, Knobs, LaneKnobs,
+    LazyCellKnobs, Ns, Policy, ReqId, SegmentKnobs, Task,
 };
 
 /// Of a task, of each of its steps, and of each row of a step, as an LSTM on a CPU.
@@ -44,7 +45,7 @@ fn knobs(chunks: Option<ChunkKnobs>, change: impl FnOnce(&mut CellularKnobs)) ->
 
 struct World {
     driver: Driver,
-    sent: BTreeMap<ReqId, Ns>,
+    sent: BTreeMap<ReqId, Instant>,
     /// Rows and steps of each task.
     tasks: Vec<(u32, Vec<u32>)>,
     latencies: Vec<(End, Ns)>,
@@ -69,7 +70,7 @@ impl World {
                     assert_eq!(task.row_count(), steps.len() as u32);
                     self.tasks.push((longest, steps));
                 }
-                Action::Finish { req, end } => self.latencies.push((end, self.driver.now - self.sent[&req])),
+                Action::Finish { req, end } => self.latencies.push((end, self.driver.now.since(self.sent[&req]))),
                 Action::WakeAt(_) => {}
                 other => panic!("nothing else happens: {other:?}"),
             }
@@ -88,7 +89,7 @@ impl World {
             let longest = task.rows.iter().map(|row| row.count).max().unwrap_or(1);
             run_ns(task.row_count(), longest) * if longest > 1 && task.id.0 < cold { 3 } else { 1 }
         };
-        while let Some(due) = self.driver.next(until, takes_ns) {
+        while let Some(due) = self.driver.next(at(until), takes_ns) {
             match due {
                 Due::End(task) => self.step(Event::Completed { task: task.id, rows: &[] }),
                 Due::Wake => self.step(Event::Wake),
@@ -137,7 +138,7 @@ fn slow_first_runs_do_not_make_tasks_short() {
         world.cold = cold;
         for req in 0..60 {
             world.arrive(req, [7, 30, 200, 30][req as usize % 4]);
-            world.pass(world.now + 1_000_000_000);
+            world.pass(world.now.as_ns() + 1_000_000_000);
         }
         assert_eq!(world.latencies.len(), 60);
         assert!(world.tasks.len() < 120, "{cold} slow tasks: {:?}", world.longest());

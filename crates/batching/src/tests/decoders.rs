@@ -9,11 +9,12 @@ use rand_distr::{Distribution, Exp, LogNormal};
 use smallvec::SmallVec;
 
 use super::{
+    at,
     driver::{Driver, Due, drives},
     pool::arrival,
 };
 use crate::{
-    Action, CellKnobs, CellularKnobs, CostPoint, CostTable, End, Event, Knobs, LazyCellKnobs, Ns, Policy,
+    Action, CellKnobs, CellularKnobs, CostPoint, CostTable, End, Event, Instant, Knobs, LazyCellKnobs, Ns, Policy,
     QueueingKnobs, ReqId, SegmentKnobs, StageKnobs, Task, WindowKnobs,
 };
 
@@ -146,7 +147,7 @@ struct World {
     model: Translator,
     is_graph: bool,
     objective_ns: Ns,
-    sent: BTreeMap<ReqId, (Ns, Sentence)>,
+    sent: BTreeMap<ReqId, (Instant, Sentence)>,
     ended: u64,
     late: u64,
     refused: u64,
@@ -169,7 +170,7 @@ impl World {
                         self.late += u64::from(end == End::Completed && is_late);
                         if end == End::Completed {
                             self.completed += 1;
-                            self.latencies_ns += u128::from(self.driver.now - arrived);
+                            self.latencies_ns += u128::from(self.driver.now.since(arrived));
                         }
                     }
                 }
@@ -207,7 +208,7 @@ impl World {
         loop {
             // One task runs at a time.
             let takes_ns = self.running.first().map_or(0, |(_, task)| self.took_ns(task));
-            let task = match self.driver.next(until, |_| takes_ns) {
+            let task = match self.driver.next(at(until), |_| takes_ns) {
                 Some(Due::End(task)) => task,
                 Some(Due::Wake) => {
                     self.step(Event::Wake);

@@ -2,6 +2,7 @@
 //! requests that are late wait behind those that are not.
 
 use super::{
+    at,
     pool::arrival,
     timeline::{Timeline, UNIT, rows_of, staged},
 };
@@ -146,7 +147,7 @@ fn a_late_request_runs_after_those_that_can_be_in_time() {
 
 #[test]
 fn a_late_request_keeps_its_queue_timeout() {
-    let late = Arrival { queue_deadline: Some(12 * UNIT), ..arrival(0) };
+    let late = Arrival { queue_deadline: Some(at(12 * UNIT)), ..arrival(0) };
     let with = |timeout_action| {
         let default_queue = QueueKnobs { timeout_action, allow_timeout_override: true, ..QueueKnobs::default() };
         let queueing = QueueingKnobs { default_queue, ..QueueingKnobs::default() };

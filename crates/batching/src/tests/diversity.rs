@@ -1,6 +1,9 @@
 //! DVABatch as exact tests: figures 3, 8, 10, 11 and 13, step by step and table by table.
 
-use super::ride::{Ride, chain, flat, latencies, req};
+use super::{
+    at,
+    ride::{Ride, chain, flat, latencies, req},
+};
 use crate::{
     DiversityKnobs, InputDiversity, Knobs, LaneKnobs, LoadDiversity, Ns, OperatorDiversity, Policy, QueueingKnobs,
     Task, WindowKnobs,
@@ -37,15 +40,15 @@ fn latencies_of(lanes: u16, knobs: Knobs, queries: &[Query], took_ns: impl Fn(u1
     coming.sort_by_key(|&(_, _, handed, _)| handed);
     let mut is_up = false;
     for _ in 0..1_000 {
-        let arrival = coming.first().map(|&(_, _, handed, _)| handed);
-        let ends = ride.running.iter().map(|(launched, task)| (launched + took(task), task.id.0)).min();
+        let arrival = coming.first().map(|&(_, _, handed, _)| at(handed));
+        let ends = ride.running.iter().map(|(launched, task)| (*launched + took(task), task.id.0)).min();
         let due = [arrival, ends.map(|(end, _)| end), ride.wake].into_iter().flatten().min();
         let Some(due) = due else { break };
         if arrival == Some(due) {
             let (name, _, _, length) = coming.remove(0);
             ride.now = due;
             ride.arrive_with(name, |request| request.lengths = [length].into_iter().collect());
-            if !is_up && coming.first().is_none_or(|&(_, _, handed, _)| handed > due) {
+            if !is_up && coming.first().is_none_or(|&(_, _, handed, _)| at(handed) > due) {
                 ride.lanes_up(lanes);
                 is_up = true;
             }
@@ -59,7 +62,7 @@ fn latencies_of(lanes: u16, knobs: Knobs, queries: &[Query], took_ns: impl Fn(u1
     assert_eq!(ride.ends.len(), queries.len(), "every query has ended");
     assert!(ride.is_idle(), "all leases are back");
     let ended = |name| ride.ends.iter().find(|&&(ended, ..)| ended == req(name)).map(|&(_, at, _)| at);
-    queries.iter().map(|&(name, asked, ..)| ended(name).unwrap_or_default() - asked).collect()
+    queries.iter().map(|&(name, asked, ..)| ended(name).unwrap_or_default().as_ns() - asked).collect()
 }
 
 fn mean(latencies: &[Ns]) -> f64 {

@@ -1,18 +1,20 @@
 //! The driver under the others: a core in virtual time, what it runs, and how requests ended.
 
-use crate::{Action, Actions, Core, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, ReqId, Task, core::invariants};
+use crate::{
+    Action, Actions, Core, End, Event, Instant, Knobs, LaneId, LaneKnobs, ModelId, Ns, ReqId, Task, core::invariants,
+};
 
 /// A core and the time.
 #[derive(Debug, Default)]
 pub(super) struct Driver {
     pub(super) core: Core,
-    pub(super) now: Ns,
+    pub(super) now: Instant,
     /// When the core wants to be woken.
-    pub(super) wake: Option<Ns>,
+    pub(super) wake: Option<Instant>,
     /// Tasks that run, in launch order, with the time of their launch.
-    pub(super) running: Vec<(Ns, Task)>,
+    pub(super) running: Vec<(Instant, Task)>,
     /// Ended requests, with the time and the kind of end.
-    pub(super) ends: Vec<(ReqId, Ns, End)>,
+    pub(super) ends: Vec<(ReqId, Instant, End)>,
     /// Whether runs are too long to check each step against the invariants.
     pub(super) is_long: bool,
 }
@@ -56,13 +58,13 @@ impl Driver {
         if !self.is_long
             && let Err(broken) = invariants::check(&self.core)
         {
-            panic!("at {}: {broken}", self.now);
+            panic!("at {:?}: {broken}", self.now);
         }
         actions
     }
 
     /// Advances time to the next wake, or to `until` if that comes first. Returns whether the core must be woken now.
-    pub(super) fn pass(&mut self, until: Ns) -> bool {
+    pub(super) fn pass(&mut self, until: Instant) -> bool {
         let wake = self.wake.filter(|&wake| wake <= until);
         self.now = self.now.max(wake.unwrap_or(until));
         wake.is_some()
@@ -70,8 +72,8 @@ impl Driver {
 
     /// Advances time to what is due first, or to `until` if nothing is by then. Of what is due together, tasks end
     /// first, by lane.
-    pub(super) fn next(&mut self, until: Ns, takes_ns: impl Fn(&Task) -> Ns) -> Option<Due> {
-        let ends = self.running.iter().map(|(launched, task)| (launched + takes_ns(task), task));
+    pub(super) fn next(&mut self, until: Instant, takes_ns: impl Fn(&Task) -> Ns) -> Option<Due> {
+        let ends = self.running.iter().map(|(launched, task)| (*launched + takes_ns(task), task));
         let first = ends.min_by_key(|(ends, task)| (*ends, task.lane));
         match first.filter(|(ends, _)| *ends <= until && self.wake.is_none_or(|wake| *ends <= wake)) {
             Some((ends, task)) => {

@@ -1,10 +1,11 @@
 //! Cancellations, deadlines, draining, and late events.
 
 use super::{
+    at,
     pool::{DynamicBatching, Pool, arrival, serial, window},
     script::play,
 };
-use crate::{Core, End, Event, LaneId, LaneKnobs, ModelId, TaskId};
+use crate::{Core, End, Event, Instant, LaneId, LaneKnobs, ModelId, TaskId};
 
 fn pool() -> Pool {
     Pool::new(1, [window(4, DynamicBatching::default())])
@@ -163,7 +164,7 @@ fn a_version_that_comes_up_again_starts_anew() {
 fn what_is_announced_twice_is_there_once() {
     let mut pool = pool();
     pool.model_up(ModelId(0), serial());
-    pool.core.step(0, Event::LaneUp(LaneId(0), LaneKnobs::default()));
+    pool.core.step(Instant::ZERO, Event::LaneUp(LaneId(0), LaneKnobs::default()));
     play(&mut pool, &[(0, "a", "#0 runs a"), (1, "b", ""), (1, "c", ""), (2, "#0 done", "a completed; #1 runs b c")]);
 }
 
@@ -171,22 +172,22 @@ fn what_is_announced_twice_is_there_once() {
 fn requests_wait_for_the_first_lane() {
     let mut pool = Pool::new(0, [serial()]);
     play(&mut pool, &[(0, "a", ""), (1, "b", "")]);
-    let actions = pool.core.step(2, Event::LaneUp(LaneId(5), LaneKnobs::default()));
+    let actions = pool.core.step(at(2), Event::LaneUp(LaneId(5), LaneKnobs::default()));
     assert_eq!(actions.len(), 1, "one lane takes one of two requests: {actions:?}");
 }
 
 #[test]
 fn a_late_driver_sees_each_request_end_for_what_came_first() {
     let mut core = Core::new();
-    core.step(0, Event::ModelUp(ModelId(0), serial()));
-    core.step(0, Event::LaneUp(LaneId(0), LaneKnobs::default()));
+    core.step(Instant::ZERO, Event::ModelUp(ModelId(0), serial()));
+    core.step(Instant::ZERO, Event::LaneUp(LaneId(0), LaneKnobs::default()));
     let mut first = arrival(0);
-    first.deadline = Some(10);
-    core.step(0, Event::Arrived(first));
+    first.deadline = Some(at(10));
+    core.step(Instant::ZERO, Event::Arrived(first));
     let mut second = arrival(1);
-    second.deadline = Some(5);
-    core.step(0, Event::Arrived(second));
-    let actions = core.step(100, Event::Completed { task: TaskId(0), rows: &[] });
+    second.deadline = Some(at(5));
+    core.step(Instant::ZERO, Event::Arrived(second));
+    let actions = core.step(at(100), Event::Completed { task: TaskId(0), rows: &[] });
     let ends: Vec<_> = actions.iter().map(|action| format!("{action:?}")).collect();
     let expired = |req| format!("Finish {{ req: ReqId({req}), end: {:?} }}", End::Expired);
     assert_eq!(ends, [expired(1), expired(0)]);

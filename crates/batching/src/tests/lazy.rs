@@ -3,6 +3,7 @@
 use paternoster_model::CellId;
 
 use super::{
+    at,
     pool::{DynamicBatching, arrival, serial, window},
     timeline::{Timeline, UNIT, staged},
 };
@@ -232,7 +233,7 @@ fn the_earliest_targets_board_and_not_the_first_of_the_queue() {
     server.lane_up(0, 0);
     let expiries = [(2, 90), (3, 80), (4, 70), (5, 60), (6, 50), (7, 95)];
     for (req, deadline) in expiries {
-        server.sends(req, Arrival { deadline: Some(deadline * UNIT), ..arrival(req) });
+        server.sends(req, Arrival { deadline: Some(at(deadline * UNIT)), ..arrival(req) });
     }
     server.run_out();
     assert_eq!(server.launched(), ["0 1:A", "1 5,6:A", "2 3,4:A", "3 2,7:A"]);
@@ -244,7 +245,7 @@ fn what_is_needed_after_a_request_brings_its_target_forward() {
     server.arrives(0, 1);
     server.lane_up(0, 0);
     for (req, deadline, needed_after) in [(2, 90, 50), (3, 80, 0), (4, 70, 0), (5, 60, 10)] {
-        let (deadline, needed_after_ns) = (Some(deadline * UNIT), needed_after * UNIT);
+        let (deadline, needed_after_ns) = (Some(at(deadline * UNIT)), needed_after * UNIT);
         server.sends(req, Arrival { deadline, needed_after_ns, ..arrival(req) });
     }
     server.run_out();
@@ -255,7 +256,7 @@ fn what_is_needed_after_a_request_brings_its_target_forward() {
 fn a_request_that_leaves_too_little_time_is_late_only_for_the_policy() {
     let ends = |reject_late| {
         let mut server = Timeline::new([lazy(LazyKnobs { reject_late, ..paper() }, 1, 1)], a_unit);
-        let asks = Arrival { deadline: Some(4 * UNIT), ..arrival(1) };
+        let asks = Arrival { deadline: Some(at(4 * UNIT)), ..arrival(1) };
         server.sends(0, Arrival { needed_after_ns: 4 * UNIT, ..asks.clone() });
         server.sends(0, Arrival { req: ReqId(2), needed_after_ns: 2 * UNIT, ..asks });
         server.lane_up(0, 0);

@@ -3,7 +3,10 @@
 
 use paternoster_model::{CellId, Next};
 
-use super::ride::{Ride, chain, flat, latencies};
+use super::{
+    at,
+    ride::{Ride, chain, flat, latencies},
+};
 use crate::{
     Arrival, DiversityKnobs, End, InputDiversity, Knobs, LaneKnobs, LazyKnobs, LoadDiversity, Ns, OperatorDiversity,
     PartOrder, Policy, Predictor, QueueingKnobs, ReqId, RequestKey, Task, TaskId, WindowKnobs,
@@ -341,12 +344,12 @@ fn a_request_of_a_higher_level_boards_before_a_lower_batch_goes_on() {
 #[test]
 fn a_request_past_its_deadline_leaves_at_the_boundary() {
     let mut ride = Ride::new(flat(3, 4, window()));
-    ride.arrive_with('a', |request| request.deadline = Some(150));
+    ride.arrive_with('a', |request| request.deadline = Some(at(150)));
     ride.arrive("b");
     assert_eq!(ride.lanes_up(1), "#0 stage 0: a b");
     assert_eq!(ride.done(0), "#1 stage 1: a b");
     assert_eq!(ride.done(1), "#2 stage 2: b");
-    assert_eq!(ride.ends, [(ReqId(0), 150, End::Expired)]);
+    assert_eq!(ride.ends, [(ReqId(0), at(150), End::Expired)]);
     ride.run_out();
     assert!(ride.is_idle(), "all leases are back");
 }

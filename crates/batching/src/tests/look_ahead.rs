@@ -3,14 +3,15 @@
 use paternoster_model::unfold::Unfolded;
 
 use super::{
+    at,
     cellular::{chain, core, request},
     driver::{Driver, drives},
     pool::arrival,
     timeline::staged,
 };
 use crate::{
-    Action, Arrival, Core, CostPoint, CostTable, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, Task, TaskId,
-    WindowKnobs,
+    Action, Arrival, Core, CostPoint, CostTable, Event, Instant, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, Task,
+    TaskId, WindowKnobs,
 };
 
 /// Duration of each task.
@@ -20,7 +21,7 @@ const TASK: Ns = 100;
 struct Server {
     driver: Driver,
     /// By lane: tasks and their end times.
-    lanes: Vec<Vec<(Ns, TaskId)>>,
+    lanes: Vec<Vec<(Instant, TaskId)>>,
     /// Tasks with the number of tasks already on their lanes.
     launched: Vec<(Task, usize)>,
 }
@@ -94,9 +95,9 @@ fn a_chain_that_is_pinned_to_a_lane_is_launched_ahead_whatever_other_lanes_there
 fn a_model_holds_a_lane_once_however_many_of_its_tasks_are_on_it() {
     let model = || staged(Policy::Window(WindowKnobs::default()), 1, 1, &[(1, TASK)]);
     let mut core = Core::new();
-    (0..3).for_each(|id| drop(core.step(0, Event::ModelUp(ModelId(id), model()))));
+    (0..3).for_each(|id| drop(core.step(Instant::ZERO, Event::ModelUp(ModelId(id), model()))));
     let lane = LaneKnobs { horizon_ns: 3 * TASK / 2, depth: 2 };
-    (0..3).for_each(|id| drop(core.step(0, Event::LaneUp(LaneId(id), lane))));
+    (0..3).for_each(|id| drop(core.step(Instant::ZERO, Event::LaneUp(LaneId(id), lane))));
     let mut server = Server::new(core, 3);
     let of = |model, req| Arrival { model: ModelId(model), ..arrival(req) };
     // Model 0 has two tasks on lane 0, model 1 has one, and model 2 has the three others.
@@ -105,7 +106,7 @@ fn a_model_holds_a_lane_once_however_many_of_its_tasks_are_on_it() {
     assert_eq!(lanes, [0, 1, 2, 0, 1, 2]);
     server.sends(of(0, 6));
     server.sends(of(1, 7));
-    server.now = TASK;
+    server.now = at(TASK);
     server.ends(1);
     let next = server.launched.get(6).map(|(task, _)| (task.model, task.lane));
     assert_eq!(next, Some((ModelId(0), LaneId(1))), "it has one lane of three, and was first");

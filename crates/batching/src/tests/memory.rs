@@ -7,8 +7,11 @@ use std::sync::{
 
 use paternoster_model::unfold::Unfolded;
 
-use super::cellular::{chain, core, done, request};
-use crate::{Action, Actions, Arrival, Core, Event, LaneKnobs, SharedStateMemory, StateMemory};
+use super::{
+    at,
+    cellular::{chain, core, done, request},
+};
+use crate::{Action, Actions, Arrival, Core, Event, Instant, LaneKnobs, SharedStateMemory, StateMemory};
 
 /// What a request needs of the bytes that are free.
 #[derive(Debug)]
@@ -50,7 +53,7 @@ fn acted(actions: &Actions) -> (String, Option<u64>) {
     });
     let rows = rows.flatten().map(|row| format!("{}.{}", row.req.0, row.start)).collect::<Vec<_>>();
     let wake = actions.iter().find_map(|action| match action {
-        Action::WakeAt(at) => Some(*at),
+        Action::WakeAt(at) => Some(at.as_ns()),
         _ => None,
     });
     (rows.join(" "), wake)
@@ -59,7 +62,7 @@ fn acted(actions: &Actions) -> (String, Option<u64>) {
 #[test]
 fn requests_board_in_order_as_far_as_there_is_memory() {
     let (mut core, free) = world(10);
-    let mut step = |event| acted(&core.step(0, event)).0;
+    let mut step = |event| acted(&core.step(Instant::ZERO, event)).0;
     assert_eq!(step(arrived(0, 2, &free, 6)), "0.0");
     for (req, bytes) in [(1, 4), (2, 3), (3, 0)] {
         assert_eq!(step(arrived(req, 2, &free, bytes)), "");
@@ -73,7 +76,7 @@ fn requests_board_in_order_as_far_as_there_is_memory() {
 #[test]
 fn boarded_requests_go_on_while_one_waits_for_memory() {
     let (mut core, free) = world(1);
-    let mut step = |event| acted(&core.step(0, event)).0;
+    let mut step = |event| acted(&core.step(Instant::ZERO, event)).0;
     assert_eq!(step(arrived(0, 3, &free, 1)), "0.0");
     assert_eq!(step(arrived(1, 3, &free, 1)), "");
     assert_eq!((step(done(0)), step(done(1))), ("0.1".into(), "0.2".into()));
@@ -82,7 +85,7 @@ fn boarded_requests_go_on_while_one_waits_for_memory() {
 #[test]
 fn memory_that_others_free_is_found_by_looking_again() {
     let (mut core, free) = world(0);
-    let mut step = |now, event| acted(&core.step(now, event));
+    let mut step = |now, event| acted(&core.step(at(now), event));
     assert_eq!(step(5, arrived(0, 1, &free, 1)), (String::new(), Some(10_000_005)));
     assert_eq!(step(10_000_005, Event::Wake), (String::new(), Some(20_000_005)));
     free.fetch_add(1, Ordering::Relaxed);
@@ -92,9 +95,9 @@ fn memory_that_others_free_is_found_by_looking_again() {
 #[test]
 fn a_request_that_waits_for_memory_can_be_cancelled() {
     let (mut core, free) = world(0);
-    core.step(0, arrived(0, 1, &free, 1));
-    core.step(1, Event::Cancelled(crate::ReqId(0)));
+    core.step(Instant::ZERO, arrived(0, 1, &free, 1));
+    core.step(at(1), Event::Cancelled(crate::ReqId(0)));
     free.fetch_add(1, Ordering::Relaxed);
-    assert_eq!(acted(&core.step(20_000_000, Event::Wake)).0, "");
+    assert_eq!(acted(&core.step(at(20_000_000), Event::Wake)).0, "");
     assert_eq!((free.load(Ordering::Relaxed), core.check()), (1, Ok(())));
 }

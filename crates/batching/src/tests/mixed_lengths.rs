@@ -13,8 +13,8 @@ use super::{
     ride::latencies,
 };
 use crate::{
-    Action, DiversityKnobs, Event, InputDiversity, Knobs, Ns, OperatorDiversity, Policy, PolicyKind, QueueingKnobs,
-    ReqId, Task, WindowKnobs,
+    Action, DiversityKnobs, Event, InputDiversity, Instant, Knobs, Ns, OperatorDiversity, Policy, PolicyKind,
+    QueueingKnobs, ReqId, Task, WindowKnobs,
 };
 
 const MS: Ns = 1_000_000;
@@ -62,10 +62,10 @@ struct Served {
 struct Loop {
     driver: Driver,
     /// Arrival times and lengths of the requests in flight.
-    in_flight: BTreeMap<ReqId, (Ns, u32)>,
+    in_flight: BTreeMap<ReqId, (Instant, u32)>,
     took_ns: Times,
     answered: u64,
-    counts_from: Option<Ns>,
+    counts_from: Option<Instant>,
     tokens: u64,
     padded: u64,
     /// Latencies of counted requests.
@@ -97,7 +97,7 @@ impl Loop {
     }
 
     fn served(mut self) -> Served {
-        let span_ns = self.driver.now - self.counts_from.expect("it is warm");
+        let span_ns = self.driver.now.since(self.counts_from.expect("it is warm"));
         self.latencies_ns.sort_unstable();
         let counted = self.latencies_ns.len();
         Served {
@@ -117,7 +117,7 @@ impl Loop {
     }
 
     /// Processes what is due first, if it is by then. Returns whether there was anything.
-    fn happen(&mut self, until: Ns) -> bool {
+    fn happen(&mut self, until: Instant) -> bool {
         let times = self.took_ns;
         match self.driver.next(until, |task| took_ns(times, task)) {
             Some(Due::End(task)) => self.step(Event::Completed { task: task.id, rows: &[] }),
@@ -139,7 +139,7 @@ impl Loop {
                     let (arrived, _) = self.in_flight.remove(&req).expect("it is in flight");
                     self.answered += 1;
                     if self.counts_from.is_some() {
-                        self.latencies_ns.push(self.driver.now - arrived);
+                        self.latencies_ns.push(self.driver.now.since(arrived));
                     }
                     if self.answered == WARM_UP {
                         self.counts_from = Some(self.driver.now);
@@ -161,7 +161,7 @@ fn serve(knobs: Knobs, lanes: u16, in_flight: usize, lengths: impl IntoIterator<
             let (req, length) = lengths.next().expect("there is no end of them");
             played.send(req, length);
         }
-        assert!(played.happen(Ns::MAX), "requests wait and nothing is due");
+        assert!(played.happen(Instant::NEVER), "requests wait and nothing is due");
     }
     played.served()
 }
@@ -173,7 +173,7 @@ fn offer(knobs: Knobs, lanes: u16, rate: f64, lengths: impl IntoIterator<Item = 
     let mut at = 0.0;
     for ((req, length), gap) in (0..).zip(lengths).zip(gaps) {
         at += gap;
-        while played.happen(at as Ns) {}
+        while played.happen(Instant::from_ns(at as Ns)) {}
         if played.is_over() {
             break;
         }

@@ -54,6 +54,13 @@ mod triton;
 mod wakes;
 mod window;
 
+use crate::{Instant, Ns};
+
+/// Returns the instant this long after the epoch.
+const fn at(since_epoch_ns: Ns) -> Instant {
+    Instant::from_ns(since_epoch_ns)
+}
+
 /// Returns a configuration with the same random cases in each run.
 fn same_each_time(cases: u32) -> proptest::test_runner::Config {
     let rng_seed = proptest::test_runner::RngSeed::Fixed(7);

@@ -3,11 +3,12 @@
 use proptest::prelude::*;
 
 use super::{
+    at,
     cost::{costs, lengths},
     same_each_time,
 };
 use crate::{
-    AdaptiveKnobs, Ns, ShapeClass,
+    AdaptiveKnobs, Instant, Ns, ShapeClass,
     cost::Costs,
     policy::monitor::{
         Demand, Dispatch, Monitor, Queue, balanced_size, largest_within_objective, paper_size, smallest_that_keeps_up,
@@ -17,6 +18,11 @@ use crate::{
 const US: Ns = 1_000;
 const MS: Ns = 1_000_000;
 const SECOND: Ns = 1_000_000_000;
+
+/// Returns the instant this many milliseconds after the epoch.
+const fn ms(since_epoch_ms: u64) -> Instant {
+    at(since_epoch_ms * MS)
+}
 
 const KNOBS: AdaptiveKnobs =
     AdaptiveKnobs { headroom: 0.15, average_ns: 32 * MS, max_queue_delay_ns: 100 * MS, paper: false };
@@ -42,11 +48,11 @@ impl Model {
     }
 }
 
-/// Reports one row every `gap` nanoseconds, from just after `from` to `to`.
-fn steady(monitor: &mut Monitor, from: Ns, to: Ns, gap: Ns) {
+/// Reports one row every `gap_ns`, from just after `from` to `to`.
+fn steady(monitor: &mut Monitor, from: Instant, to: Instant, gap_ns: Ns) {
     let mut now = from;
-    while now + gap <= to {
-        now += gap;
+    while now + gap_ns <= to {
+        now += gap_ns;
         monitor.arrived(now, 1);
     }
 }
@@ -91,50 +97,50 @@ fn one_request_a_second_asks_for_batches_of_one() {
 
 #[test]
 fn the_rate_of_steady_arrivals_is_found() {
-    let mut monitor = Monitor::new(KNOBS, 0);
-    steady(&mut monitor, 0, 300 * MS, MS / 4);
-    assert!(is_near(monitor.rate(300 * MS), 4.0 / MS as f64), "{}", monitor.rate(300 * MS));
+    let mut monitor = Monitor::new(KNOBS, Instant::ZERO);
+    steady(&mut monitor, Instant::ZERO, ms(300), MS / 4);
+    assert!(is_near(monitor.rate(ms(300)), 4.0 / MS as f64), "{}", monitor.rate(ms(300)));
 }
 
 #[test]
 fn the_first_row_counts_for_one_in_the_averaging_time() {
-    let mut monitor = Monitor::new(KNOBS, 5 * SECOND);
-    monitor.arrived(5 * SECOND, 3);
-    assert_eq!(monitor.rate(5 * SECOND), 3.0 / (32 * MS) as f64);
+    let mut monitor = Monitor::new(KNOBS, ms(5_000));
+    monitor.arrived(ms(5_000), 3);
+    assert_eq!(monitor.rate(ms(5_000)), 3.0 / (32 * MS) as f64);
 }
 
 #[test]
 fn the_rate_falls_while_nothing_arrives() {
-    let mut monitor = Monitor::new(KNOBS, 0);
-    steady(&mut monitor, 0, 100 * MS, MS);
-    let rates = [100, 132, 200, 1_000].map(|ms| monitor.rate(ms * MS));
+    let mut monitor = Monitor::new(KNOBS, Instant::ZERO);
+    steady(&mut monitor, Instant::ZERO, ms(100), MS);
+    let rates = [100, 132, 200, 1_000].map(|at| monitor.rate(ms(at)));
     assert!(rates.windows(2).all(|pair| pair[1] < pair[0]), "{rates:?}");
     assert!(is_near(rates[1], rates[0] / 2.0), "halved after the averaging time: {rates:?}");
 }
 
 #[test]
 fn rows_are_counted_once_however_often_the_rate_is_asked_for() {
-    let mut asked = Monitor::new(KNOBS, 0);
-    let mut left_alone = Monitor::new(KNOBS, 0);
+    let mut asked = Monitor::new(KNOBS, Instant::ZERO);
+    let mut left_alone = Monitor::new(KNOBS, Instant::ZERO);
     for step in 0..64 {
-        asked.arrived(step * MS, 2);
-        left_alone.arrived(step * MS, 2);
-        (0..3).for_each(|_| assert!(asked.rate(step * MS) > 0.0));
+        asked.arrived(ms(step), 2);
+        left_alone.arrived(ms(step), 2);
+        (0..3).for_each(|_| assert!(asked.rate(ms(step)) > 0.0));
     }
-    assert_eq!(asked.rate(64 * MS), left_alone.rate(64 * MS));
+    assert_eq!(asked.rate(ms(64)), left_alone.rate(ms(64)));
 }
 
 #[test]
 fn headroom_asks_for_a_larger_batch_than_equality_would() {
     let model = Model::of(linear());
     let demand = model.demand(64, None);
-    let mut with_headroom = Monitor::new(KNOBS, 0);
-    let mut at_equality = Monitor::new(AdaptiveKnobs { headroom: 0.0, ..KNOBS }, 0);
+    let mut with_headroom = Monitor::new(KNOBS, Instant::ZERO);
+    let mut at_equality = Monitor::new(AdaptiveKnobs { headroom: 0.0, ..KNOBS }, Instant::ZERO);
     for monitor in [&mut with_headroom, &mut at_equality] {
-        steady(monitor, 0, 500 * MS, MS / 5);
+        steady(monitor, Instant::ZERO, ms(500), MS / 5);
     }
-    let rate = at_equality.rate(500 * MS);
-    let [more, equal] = [&mut with_headroom, &mut at_equality].map(|monitor| monitor.preferred(500 * MS, 0, &demand));
+    let rate = at_equality.rate(ms(500));
+    let [more, equal] = [&mut with_headroom, &mut at_equality].map(|monitor| monitor.preferred(ms(500), 0, &demand));
     assert_eq!(equal, smallest_that_keeps_up(rate, &demand));
     assert_eq!(more, smallest_that_keeps_up(rate * 1.15, &demand));
     assert!(more > equal, "{more} and {equal}");
@@ -143,17 +149,18 @@ fn headroom_asks_for_a_larger_batch_than_equality_would() {
 #[test]
 fn the_preferred_size_rises_with_the_rate_at_once() {
     let model = Model::of(linear());
-    let mut monitor = Monitor::new(KNOBS, 0);
-    assert_eq!(monitor.preferred(0, 0, &model.demand(64, None)), 1);
-    steady(&mut monitor, 0, 40 * MS, MS / 8);
-    assert!(monitor.preferred(40 * MS, 0, &model.demand(64, None)) > 8);
+    let mut monitor = Monitor::new(KNOBS, Instant::ZERO);
+    assert_eq!(monitor.preferred(Instant::ZERO, 0, &model.demand(64, None)), 1);
+    steady(&mut monitor, Instant::ZERO, ms(40), MS / 8);
+    assert!(monitor.preferred(ms(40), 0, &model.demand(64, None)) > 8);
 }
 
 #[test]
 fn the_preferred_size_rises_at_once_when_the_queue_holds_the_next_power_of_two() {
     let model = Model::of(linear());
-    let mut monitor = Monitor::new(KNOBS, 0);
-    let sizes = [1, 2, 3, 4, 63, 64, 500].map(|queued| monitor.preferred(0, queued, &model.demand(48, None)));
+    let mut monitor = Monitor::new(KNOBS, Instant::ZERO);
+    let sizes =
+        [1, 2, 3, 4, 63, 64, 500].map(|queued| monitor.preferred(Instant::ZERO, queued, &model.demand(48, None)));
     assert_eq!(sizes, [1, 2, 2, 4, 48, 48, 48]);
 }
 
@@ -161,11 +168,11 @@ fn the_preferred_size_rises_at_once_when_the_queue_holds_the_next_power_of_two()
 fn the_preferred_size_falls_only_when_less_was_asked_for_during_a_whole_averaging_time() {
     let model = Model::of(linear());
     let demand = model.demand(64, None);
-    let mut monitor = Monitor::new(KNOBS, 0);
-    steady(&mut monitor, 0, 200 * MS, MS / 8);
-    let high = monitor.preferred(200 * MS, 0, &demand);
-    let asked_at_210 = smallest_that_keeps_up(monitor.rate(210 * MS) * 1.15, &demand);
-    let sizes = [210, 220, 241, 300, 400, 500].map(|ms| monitor.preferred(ms * MS, 0, &demand));
+    let mut monitor = Monitor::new(KNOBS, Instant::ZERO);
+    steady(&mut monitor, Instant::ZERO, ms(200), MS / 8);
+    let high = monitor.preferred(ms(200), 0, &demand);
+    let asked_at_210 = smallest_that_keeps_up(monitor.rate(ms(210)) * 1.15, &demand);
+    let sizes = [210, 220, 241, 300, 400, 500].map(|at| monitor.preferred(ms(at), 0, &demand));
     assert_eq!(sizes[..3], [high; 3]);
     assert_eq!(sizes[3], asked_at_210, "the most that was asked for meanwhile");
     assert!(sizes[3] < high && sizes[5] < sizes[3], "{high}, then {sizes:?}");
@@ -175,11 +182,11 @@ fn the_preferred_size_falls_only_when_less_was_asked_for_during_a_whole_averagin
 fn a_lull_that_ends_soon_does_not_lower_the_preferred_size() {
     let model = Model::of(linear());
     let demand = model.demand(64, None);
-    let mut monitor = Monitor::new(KNOBS, 0);
-    steady(&mut monitor, 0, 200 * MS, MS / 8);
-    let high = monitor.preferred(200 * MS, 0, &demand);
+    let mut monitor = Monitor::new(KNOBS, Instant::ZERO);
+    steady(&mut monitor, Instant::ZERO, ms(200), MS / 8);
+    let high = monitor.preferred(ms(200), 0, &demand);
     for round in 0..10 {
-        let start = (200 + round * 40) * MS;
+        let start = ms(200 + round * 40);
         assert_eq!(monitor.preferred(start + 20 * MS, 0, &demand), high, "in lull {round}");
         monitor.arrived(start + 21 * MS, 320);
         assert!(monitor.preferred(start + 39 * MS, 0, &demand) >= high);
@@ -207,14 +214,14 @@ fn without_arrivals_an_objective_allows_batches_of_one() {
 #[test]
 fn the_objective_bounds_the_preferred_size_while_batches_of_the_bound_can_hold_it() {
     let model = Model::of(linear());
-    let mut monitor = Monitor::new(KNOBS, 0);
-    steady(&mut monitor, 0, 300 * MS, MS);
+    let mut monitor = Monitor::new(KNOBS, Instant::ZERO);
+    steady(&mut monitor, Instant::ZERO, ms(300), MS);
     let demand = model.demand(64, Some(12 * MS));
-    let bound = largest_within_objective(monitor.rate(300 * MS), &demand);
+    let bound = largest_within_objective(monitor.rate(ms(300)), &demand);
     assert!((10..=12).contains(&bound));
     // Eleven rows take 2.1 ms, so 60 of them about as long as the objective.
-    assert_eq!(monitor.preferred(300 * MS, 50, &demand), bound);
-    assert_eq!(monitor.preferred(300 * MS, 100, &demand), 64, "they could not be in time");
+    assert_eq!(monitor.preferred(ms(300), 50, &demand), bound);
+    assert_eq!(monitor.preferred(ms(300), 100, &demand), 64, "they could not be in time");
 }
 
 #[test]
@@ -222,22 +229,22 @@ fn a_rate_that_batches_of_the_bound_do_not_carry_lifts_it() {
     let model = Model::of(linear());
     // Six arrive a millisecond. Two are collected and run within 1.5 ms, at 1.7 a millisecond; 23 keep up.
     let demand = model.demand(64, Some(MS + 500 * US));
-    let mut monitor = Monitor::new(KNOBS, 0);
-    steady(&mut monitor, 0, 300 * MS, MS / 6);
-    assert_eq!(largest_within_objective(monitor.rate(300 * MS), &demand), 2);
-    let free = monitor.clone().preferred(300 * MS, 0, &model.demand(64, None));
-    assert_eq!(monitor.preferred(300 * MS, 0, &demand), free);
+    let mut monitor = Monitor::new(KNOBS, Instant::ZERO);
+    steady(&mut monitor, Instant::ZERO, ms(300), MS / 6);
+    assert_eq!(largest_within_objective(monitor.rate(ms(300)), &demand), 2);
+    let free = monitor.clone().preferred(ms(300), 0, &model.demand(64, None));
+    assert_eq!(monitor.preferred(ms(300), 0, &demand), free);
     assert!((20..=26).contains(&free));
 }
 
 #[test]
 fn while_no_time_is_known_only_the_queue_raises_the_preferred_size_and_an_objective_holds_it_at_one() {
     let model = Model::of(Costs::new(&[&[]], 64, None));
-    let mut monitor = Monitor::new(KNOBS, 0);
-    steady(&mut monitor, 0, 100 * MS, MS / 8);
-    assert_eq!(monitor.preferred(100 * MS, 0, &model.demand(64, None)), 1);
-    assert_eq!(monitor.preferred(100 * MS, 9, &model.demand(64, None)), 8);
-    assert_eq!(monitor.preferred(100 * MS, 9, &model.demand(64, Some(SECOND))), 1);
+    let mut monitor = Monitor::new(KNOBS, Instant::ZERO);
+    steady(&mut monitor, Instant::ZERO, ms(100), MS / 8);
+    assert_eq!(monitor.preferred(ms(100), 0, &model.demand(64, None)), 1);
+    assert_eq!(monitor.preferred(ms(100), 9, &model.demand(64, None)), 8);
+    assert_eq!(monitor.preferred(ms(100), 9, &model.demand(64, Some(SECOND))), 1);
 }
 
 #[test]
@@ -257,34 +264,34 @@ fn as_published_the_search_starts_at_two_and_is_strict() {
 fn as_published_the_rate_is_the_count_of_the_last_whole_second() {
     let model = Model::of(linear());
     let demand = model.demand(64, None);
-    let mut monitor = Monitor::new(PAPER, 0);
-    assert_eq!(monitor.preferred(0, 64, &demand), 2);
+    let mut monitor = Monitor::new(PAPER, Instant::ZERO);
+    assert_eq!(monitor.preferred(Instant::ZERO, 64, &demand), 2);
     for row in 0..5_000 {
-        monitor.arrived(row * SECOND / 5_000, 1);
+        monitor.arrived(at(row * SECOND / 5_000), 1);
     }
-    assert_eq!(monitor.preferred(SECOND - 1, 64, &demand), 2, "the window is not over");
-    assert_eq!(monitor.rate(SECOND - 1), 0.0);
-    assert_eq!(monitor.preferred(SECOND, 0, &demand), 11, "5 a millisecond, from B / T(B) of 10");
-    assert_eq!(monitor.rate(SECOND), 5_000.0 / SECOND as f64);
-    assert_eq!(monitor.preferred(2 * SECOND, 0, &demand), 2, "nothing came in the second window");
+    assert_eq!(monitor.preferred(ms(1_000) - 1, 64, &demand), 2, "the window is not over");
+    assert_eq!(monitor.rate(ms(1_000) - 1), 0.0);
+    assert_eq!(monitor.preferred(ms(1_000), 0, &demand), 11, "5 a millisecond, from B / T(B) of 10");
+    assert_eq!(monitor.rate(ms(1_000)), 5_000.0 / SECOND as f64);
+    assert_eq!(monitor.preferred(ms(2_000), 0, &demand), 2, "nothing came in the second window");
 }
 
 #[test]
 fn as_published_a_window_in_which_nothing_came_leaves_no_rate() {
-    let mut monitor = Monitor::new(PAPER, 0);
-    monitor.arrived(0, 1_000);
-    monitor.arrived(2 * SECOND, 1);
-    assert_eq!(monitor.rate(2 * SECOND), 0.0);
+    let mut monitor = Monitor::new(PAPER, Instant::ZERO);
+    monitor.arrived(Instant::ZERO, 1_000);
+    monitor.arrived(ms(2_000), 1);
+    assert_eq!(monitor.rate(ms(2_000)), 0.0);
 }
 
 /// Creates a monitor that has seen one row per millisecond up to 200 ms.
 fn at_one_a_millisecond(knobs: AdaptiveKnobs) -> Monitor {
-    let mut monitor = Monitor::new(knobs, 0);
-    steady(&mut monitor, 0, 200 * MS, MS);
+    let mut monitor = Monitor::new(knobs, Instant::ZERO);
+    steady(&mut monitor, Instant::ZERO, ms(200), MS);
     monitor
 }
 
-const NOW: Ns = 200 * MS;
+const NOW: Instant = ms(200);
 
 fn queue(rows: u32, waited_ns: Ns, oldest_slack_ns: Option<Ns>) -> Queue {
     Queue { rows, oldest_arrival: NOW - waited_ns, oldest_slack_ns, lane_is_left: false }
@@ -305,7 +312,7 @@ fn nothing_goes_from_an_empty_queue() {
     let model = Model::of(linear());
     let monitor = at_one_a_millisecond(KNOBS);
     let dispatch = monitor.dispatch(NOW, &queue(0, 0, Some(0)), 1, true, &model.demand(64, None));
-    assert_eq!(dispatch, Dispatch::Until(Ns::MAX));
+    assert_eq!(dispatch, Dispatch::Until(Instant::NEVER));
 }
 
 #[test]
@@ -314,7 +321,7 @@ fn a_partial_batch_waits_half_as_long_again_as_the_rest_is_expected_to_take() {
     let monitor = at_one_a_millisecond(KNOBS);
     let dispatch = |now| monitor.dispatch(now, &queue(4, 3 * MS, None), 8, false, &model.demand(64, None));
     let Dispatch::Until(limit) = dispatch(NOW) else { panic!("it went at once") };
-    assert!(is_near((limit - NOW) as f64, (6 * MS) as f64), "{}", limit - NOW);
+    assert!(is_near(limit.since(NOW) as f64, (6 * MS) as f64), "{}", limit.since(NOW));
     assert_eq!(dispatch(limit - 1), Dispatch::Until(limit), "waiting does not move the limit");
     assert_eq!(dispatch(limit), Dispatch::Go(4));
 }
@@ -369,7 +376,7 @@ fn an_idle_lane_takes_a_partial_batch_once_the_next_row_is_late() {
         |now, lane_is_idle| monitor.dispatch(now, &queue(4, 0, None), 32, lane_is_idle, &model.demand(64, None));
     let Dispatch::Until(limit) = dispatch(NOW, true) else { panic!("it went at once") };
     // Four take 7.5 ms, after which the fifth would go alone.
-    let waited_ns = (limit - NOW) as f64;
+    let waited_ns = limit.since(NOW) as f64;
     let (apart, together) = (4.0 * 7.5e6 + (7.5e6 - waited_ns) + 6e6, 4.0 * (waited_ns + 8e6) + 8e6);
     assert!(is_near(together, 1.1 * apart), "{waited_ns}");
     assert_eq!(dispatch(limit - 1, true), Dispatch::Until(limit), "waiting does not move the limit");

@@ -9,7 +9,7 @@ use super::{
     cellular::{cell, cellular, request},
     driver::{Driver, Due, drives},
 };
-use crate::{Action, CostPoint, CostTable, Event, Knobs, Ns, ReqId, SegmentKnobs, StageKnobs, Task};
+use crate::{Action, CostPoint, CostTable, Event, Instant, Knobs, Ns, ReqId, SegmentKnobs, StageKnobs, Task};
 
 const US: Ns = 1_000;
 const MS: Ns = 1_000_000;
@@ -53,7 +53,7 @@ struct World {
     decoders: u64,
     decoded: u64,
     /// Newcomers that wait, and when they came.
-    sent: BTreeMap<ReqId, Ns>,
+    sent: BTreeMap<ReqId, Instant>,
     waits_ns: Vec<Ns>,
 }
 
@@ -81,7 +81,7 @@ impl World {
             match action {
                 Action::Launch(task) if task.cell == CellId(0) => {
                     let sent = task.rows.iter().filter_map(|row| self.sent.remove(&row.req));
-                    self.waits_ns.extend(sent.map(|sent| self.driver.now - sent));
+                    self.waits_ns.extend(sent.map(|sent| self.driver.now.since(sent)));
                 }
                 Action::Finish { req, .. } => self.decoded += u64::from(req.0 < self.decoders),
                 _ => {}
@@ -94,7 +94,7 @@ impl World {
     }
 
     /// Lets the running task end if it does by then, and returns it.
-    fn end_by(&mut self, until: Ns) -> Option<Task> {
+    fn end_by(&mut self, until: Instant) -> Option<Task> {
         let Due::End(task) = self.driver.next(until, |task| self.model.took_ns(task.cell, task.row_count()))? else {
             panic!("nothing waits for a time")
         };
@@ -104,7 +104,7 @@ impl World {
 
     /// Lets the running task end, and returns it.
     fn end(&mut self) -> Task {
-        self.end_by(Ns::MAX).expect("a task is running")
+        self.end_by(Instant::NEVER).expect("a task is running")
     }
 
     /// Lets newcomers arrive in the middle of tasks until the decoders have ended, one after each of these times.
@@ -141,7 +141,7 @@ fn a_lone_newcomer_waits_for_two_rounds_and_the_others_keep_almost_all_of_the_de
             alone.beside([]);
             let mut world = World::with(model, decoders);
             world.beside([after_ns + MS / 2]);
-            let (wait_ns, kept) = (world.waits_ns[0], alone.now as f64 / world.now as f64);
+            let (wait_ns, kept) = (world.waits_ns[0], alone.now.as_ns() as f64 / world.now.as_ns() as f64);
             let bound_ns = MOST_NS.min(3 * (model.took_ns(CellId(0), 1) + model.took_ns(CellId(1), ROWS)));
             assert!(wait_ns <= bound_ns, "it waits for {wait_ns} ns beside {decoders}");
             assert!(kept >= 0.99, "{decoders} decoders keep {kept}");
@@ -159,7 +159,7 @@ fn newcomers_that_keep_coming_wait_for_twenty_rounds_at_most_and_take_a_twentiet
         world.beside(std::iter::repeat(gap_ns));
         let round_ns = model.took_ns(CellId(0), 1) + model.took_ns(CellId(1), 60);
         let longest = world.waits_ns.iter().max().map_or(0.0, |ns| *ns as f64) / round_ns as f64;
-        let kept = alone.now as f64 / world.now as f64;
+        let kept = alone.now.as_ns() as f64 / world.now.as_ns() as f64;
         assert!((10.0..22.0).contains(&longest), "they wait for up to {longest} rounds");
         assert!((0.93..0.97).contains(&kept), "the decoders keep {kept}");
     }

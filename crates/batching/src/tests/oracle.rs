@@ -6,7 +6,8 @@ use paternoster_model::{Lengths, Next, RowOutcome};
 
 use super::triton::{self, Verdict};
 use crate::{
-    Arrival, End, Knobs, ModelId, Ns, Policy, QueueKnobs, Rejection, ReqId, RequestKey, Task, TaskId, TimeoutAction,
+    Arrival, End, Instant, Knobs, ModelId, Policy, QueueKnobs, Rejection, ReqId, RequestKey, Task, TaskId,
+    TimeoutAction,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,11 +25,11 @@ pub(super) enum Row {
 pub(super) struct Sent {
     pub(super) arrival: Arrival,
     seq: usize,
-    arrived: Ns,
+    arrived: Instant,
     /// Whether it was accepted on arrival.
     entered: bool,
     level: u64,
-    queue_deadline: Ns,
+    queue_deadline: Instant,
     /// Position among the delayed requests, once its timeout has passed under DELAY.
     late: Option<usize>,
     pub(super) rows: Vec<Row>,
@@ -128,12 +129,13 @@ impl Oracle {
     }
 
     /// Advances time: timeouts and deadlines take effect.
-    pub(super) fn pass(&mut self, now: Ns) {
+    pub(super) fn pass(&mut self, now: Instant) {
         let mut due: Vec<ReqId> = self
             .sent
             .values()
             .filter(|sent| !sent.ended && !sent.boarded && sent.verdict.is_none() && sent.late.is_none())
-            .filter(|sent| sent.queue_deadline <= now && sent.queue_deadline < sent.arrival.deadline.unwrap_or(Ns::MAX))
+            .filter(|sent| sent.queue_deadline <= now)
+            .filter(|sent| sent.arrival.deadline.is_none_or(|deadline| sent.queue_deadline < deadline))
             .map(|sent| sent.arrival.req)
             .collect();
         due.sort_by_key(|req| (self.sent[req].queue_deadline, *req));
@@ -158,9 +160,9 @@ impl Oracle {
         }
     }
 
-    pub(super) fn arrive(&mut self, arrival: Arrival, now: Ns) {
+    pub(super) fn arrive(&mut self, arrival: Arrival, now: Instant) {
         let Some(knobs) = self.models.get(&arrival.model) else {
-            let sent = self.entry(arrival, now, 1, Ns::MAX, Some(End::Failed));
+            let sent = self.entry(arrival, now, 1, Instant::NEVER, Some(End::Failed));
             self.sent.insert(sent.arrival.req, sent);
             return;
         };
@@ -171,9 +173,12 @@ impl Oracle {
             window.default_priority_level.max(1)
         };
         let queue = queue_of(knobs, level);
-        let mut queue_deadline = if queue.default_timeout_ns > 0 { now + queue.default_timeout_ns } else { Ns::MAX };
+        let mut queue_deadline = match queue.default_timeout_ns {
+            0 => Instant::NEVER,
+            timeout_ns => now + timeout_ns,
+        };
         if queue.allow_timeout_override {
-            queue_deadline = queue_deadline.min(arrival.queue_deadline.unwrap_or(Ns::MAX));
+            queue_deadline = queue_deadline.min(arrival.queue_deadline.unwrap_or(Instant::NEVER));
         }
         let waiting = self.queue(arrival.model).iter().filter(|sent| sent.level == level).count();
         let verdict = if arrival.deadline.is_some_and(|deadline| deadline <= now) {
@@ -194,7 +199,14 @@ impl Oracle {
         self.pass(now);
     }
 
-    fn entry(&mut self, arrival: Arrival, now: Ns, level: u64, queue_deadline: Ns, verdict: Option<End>) -> Sent {
+    fn entry(
+        &mut self,
+        arrival: Arrival,
+        now: Instant,
+        level: u64,
+        queue_deadline: Instant,
+        verdict: Option<End>,
+    ) -> Sent {
         let seq = self.arrivals;
         self.arrivals += 1;
         let rows = vec![Row::Waiting; arrival.rows as usize];
@@ -289,7 +301,7 @@ impl Oracle {
     }
 
     /// Checks that a launch contains only requests that may share a batch, and that they are next.
-    pub(super) fn launch(&mut self, task: &Task, now: Ns) {
+    pub(super) fn launch(&mut self, task: &Task, now: Instant) {
         let knobs = self.models[&task.model].clone();
         let rows: u32 = task.rows.iter().map(|span| span.count).sum();
         assert!(rows > 0, "{:?} is empty", task.id);
@@ -343,13 +355,14 @@ impl Oracle {
 
     /// Checks that a batch from the queue is the one that Triton would run, taken from the front, and that no started
     /// batch waits.
-    fn launch_of_new(&self, task: &Task, knobs: &Knobs, reqs: &[ReqId], now: Ns) {
+    fn launch_of_new(&self, task: &Task, knobs: &Knobs, reqs: &[ReqId], now: Instant) {
         let level = self.sent[&reqs[0]].level;
         let outranked = self.begun(task.model).find(|sent| sent.level <= level);
         let outranked = outranked.map(|sent| sent.arrival.req);
         assert_eq!(outranked, None, "a begun batch goes on before another of its level is formed");
         let Some((queue, order)) = self.pending_batch(task.model) else { panic!("{reqs:?} run, and nothing waits") };
-        assert_eq!(triton::verdict(knobs, &queue, now), Verdict::Run(reqs.len()), "of {queue:?} {reqs:?} run at {now}");
+        let verdict = triton::verdict(knobs, &queue, now);
+        assert_eq!(verdict, Verdict::Run(reqs.len()), "of {queue:?} {reqs:?} run at {now:?}");
         assert_eq!(&order[..reqs.len()], reqs, "requests board in order, from the first of all");
     }
 
@@ -396,7 +409,7 @@ impl Oracle {
 
     /// Checks between steps that only ordering holds back decided requests, and that no lane is idle while Triton would
     /// use it.
-    pub(super) fn check_quiet(&self, now: Ns, idle_lanes: usize) {
+    pub(super) fn check_quiet(&self, now: Instant, idle_lanes: usize) {
         for sent in self.sent.values().filter(|sent| !sent.ended) {
             let kept = sent.verdict.is_some() || sent.announced < sent.made;
             let hurried = matches!(sent.verdict, Some(End::Expired | End::Cancelled));
@@ -411,7 +424,7 @@ impl Oracle {
             assert!(self.begun(model).next().is_none(), "a begun batch waits while a lane idles");
             if let Some((queue, _)) = self.pending_batch(model) {
                 let verdict = triton::verdict(knobs, &queue, now);
-                assert!(matches!(verdict, Verdict::Wait(due) if due > now), "{queue:?} idle at {now}: {verdict:?}");
+                assert!(matches!(verdict, Verdict::Wait(due) if due > now), "{queue:?} idle at {now:?}: {verdict:?}");
             }
         }
     }

@@ -9,8 +9,8 @@ use super::{
     oracle::Oracle,
 };
 use crate::{
-    Action, Actions, Arrival, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, QueueKnobs, QueueingKnobs, ReqId,
-    Task, TaskId, WindowKnobs,
+    Action, Actions, Arrival, Event, Instant, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, QueueKnobs, QueueingKnobs,
+    ReqId, Task, TaskId, WindowKnobs,
 };
 
 /// A driver, and what the oracle knows.
@@ -132,7 +132,7 @@ impl Pool {
     }
 
     /// Advances time, with every wake at its time.
-    pub(super) fn pass_to(&mut self, until: Ns) {
+    pub(super) fn pass_to(&mut self, until: Instant) {
         while self.pass(until) {
             self.wake();
         }
@@ -149,7 +149,7 @@ impl Pool {
         for action in &actions {
             if let Action::WakeAt(at) = action {
                 let before = announced.replace(*at);
-                assert!(before.is_none_or(|wake| *at < wake), "a wake at {at} is announced after {before:?}");
+                assert!(before.is_none_or(|wake| *at < wake), "a wake at {at:?} is announced after {before:?}");
             }
             self.take(action);
         }

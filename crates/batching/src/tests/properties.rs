@@ -144,7 +144,7 @@ fn happens(pool: &mut Pool, knobs: &[Knobs], happening: &Happening, next_req: &m
                 pool.fail(task);
             }
         }
-        Happening::TimePasses { by } => pool.pass_to(pool.now + by),
+        Happening::TimePasses { by } => pool.pass_to(pool.now + *by),
         Happening::Drains { model } => {
             pool.drain(ModelId(*model));
         }

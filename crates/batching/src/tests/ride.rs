@@ -11,8 +11,8 @@ use super::{
     pool::arrival,
 };
 use crate::{
-    Action, Arrival, CostPoint, CostTable, Counters, Event, Knobs, LaneId, LaneKnobs, Lease, ModelId, Ns, Policy,
-    ReqId, StageKnobs, Task, TaskId,
+    Action, Arrival, CostPoint, CostTable, Counters, Event, Instant, Knobs, LaneId, LaneKnobs, Lease, ModelId, Ns,
+    Policy, ReqId, StageKnobs, Task, TaskId,
     table::batch::{Part, Step, StepState},
 };
 
@@ -144,7 +144,7 @@ impl Ride {
     }
 
     /// Advances time, with every wake at its time. Returns the actions.
-    pub(super) fn pass_to(&mut self, until: Ns) -> String {
+    pub(super) fn pass_to(&mut self, until: Instant) -> String {
         let mut said = Vec::new();
         while self.pass(until) {
             said.push(self.act(Event::Wake));

@@ -8,15 +8,18 @@
 
 use paternoster_model::{CellId, Next, RowOutcome};
 
-use super::pool::{Pool, arrival};
+use super::{
+    at,
+    pool::{Pool, arrival},
+};
 use crate::{Action, Arrival, End, ModelId, Ns, Rejection, ReqId, RequestKey, Task, TaskId};
 
 /// Plays a table. Every line must result in exactly the actions that it lists.
 pub(super) fn play(pool: &mut Pool, table: &[(Ns, &str, &str)]) {
     for &(now, event, expected) in table {
-        let due = pool.wake.filter(|&wake| wake < now);
+        let due = pool.wake.filter(|&wake| wake < at(now));
         assert_eq!(due, None, "the table sleeps through a wake before {now} {event}");
-        pool.now = now;
+        pool.now = at(now);
         let said = say(pool, event);
         assert_eq!(said, expected, "at {now}: {event}");
     }
@@ -65,8 +68,8 @@ fn request(name: &str, wishes: &[&str]) -> Arrival {
             ("priority", priority) => request.priority = number(priority),
             ("key", key) => request.key = RequestKey([number(key)].into_iter().collect()),
             ("len", length) => request.lengths = [number(length)].into_iter().collect(),
-            ("timeout", at) => request.queue_deadline = Some(number(at)),
-            ("deadline", at) => request.deadline = Some(number(at)),
+            ("timeout", ns) => request.queue_deadline = Some(at(number(ns))),
+            ("deadline", ns) => request.deadline = Some(at(number(ns))),
             ("after", ns) => request.needed_after_ns = number(ns),
             ("model", model) => request.model = ModelId(number(model)),
             (other, _) => panic!("{other} is no wish"),
@@ -98,7 +101,7 @@ fn name_action(action: &Action) -> String {
         Action::Joined { req, sequence } => format!("{} joins sequence {}", letter(*req), sequence.0),
         Action::SequenceOver { sequence, .. } => format!("sequence {} is over", sequence.0),
         Action::UnitsFreed { core } => format!("core {core} has units"),
-        Action::WakeAt(at) => format!("wake at {at}"),
+        Action::WakeAt(at) => format!("wake at {}", at.as_ns()),
     }
 }
 

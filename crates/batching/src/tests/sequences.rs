@@ -2,10 +2,13 @@
 
 use paternoster_model::{CellId, CorrelationId, InSequence, unfold::Unfolded};
 
-use super::cellular::{core, done, request, said};
+use super::{
+    at,
+    cellular::{core, done, request, said},
+};
 use crate::{
-    Action, Arrival, CellKnobs, CellularKnobs, Core, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy,
-    QueueKnobs, QueueingKnobs, ReqId, SegmentKnobs, SequenceKnobs, TaskId, TimeoutAction, WindowKnobs,
+    Action, Arrival, CellKnobs, CellularKnobs, Core, End, Event, Instant, Knobs, LaneId, LaneKnobs, ModelId, Ns,
+    Policy, QueueKnobs, QueueingKnobs, ReqId, SegmentKnobs, SequenceKnobs, TaskId, TimeoutAction, WindowKnobs,
 };
 
 const IDLE: Ns = 100;
@@ -39,7 +42,7 @@ fn of(req: u64, sequence: u64, flags: &str) -> Event<'static> {
 fn talk(knobs: Knobs) -> impl FnMut(Ns, Event<'_>) -> String {
     let mut core: Core = core(knobs, 1, LaneKnobs::default());
     move |now, event| {
-        let mut actions = core.step(now, event);
+        let mut actions = core.step(at(now), event);
         actions.retain(|action| !matches!(action, Action::WakeAt(_)));
         core.check().expect("nothing is broken");
         let said = said(&actions).replace("SequenceOver { model: ModelId(0), sequence: SequenceNo(", "over(");
@@ -182,7 +185,7 @@ fn a_cancellation_in_the_backlog_cancels_the_whole_sequence() {
 #[test]
 fn a_deadline_cancels_the_requests_behind_it() {
     let expiring = |event: Event<'static>, ns| match event {
-        Event::Arrived(arrival) => Event::Arrived(Arrival { deadline: Some(ns), ..arrival }),
+        Event::Arrived(arrival) => Event::Arrived(Arrival { deadline: Some(at(ns)), ..arrival }),
         other => other,
     };
     let mut step = talk(knobs(1, 4));
@@ -256,7 +259,7 @@ fn queue_limits_and_timeouts_hold_for_requests_behind_others() {
         ..QueueingKnobs::default()
     };
     let within = |event: Event<'static>, ns| match event {
-        Event::Arrived(arrival) => Event::Arrived(Arrival { queue_deadline: Some(ns), ..arrival }),
+        Event::Arrived(arrival) => Event::Arrived(Arrival { queue_deadline: Some(at(ns)), ..arrival }),
         other => other,
     };
     let mut step = talk(Knobs { queueing: queueing(TimeoutAction::Reject), ..knobs(2, 1) });
@@ -279,13 +282,13 @@ fn queue_limits_and_timeouts_hold_for_requests_behind_others() {
 #[test]
 fn a_version_goes_with_its_idle_sequences_and_wakes_nobody_for_them() {
     let mut core = core(knobs(1, 1), 1, LaneKnobs::default());
-    core.step(0, of(0, 1, "<"));
-    core.step(1, done(0));
-    let gone = core.step(2, Event::ModelDraining(ModelId(0)));
+    core.step(Instant::ZERO, of(0, 1, "<"));
+    core.step(at(1), done(0));
+    let gone = core.step(at(2), Event::ModelDraining(ModelId(0)));
     assert_eq!(gone.to_vec(), [Action::Drained(ModelId(0))]);
-    assert!(core.step(IDLE * 9, Event::Wake).is_empty());
-    core.step(IDLE * 9, Event::LaneUp(LaneId(1), LaneKnobs::default()));
-    let unknown = core.step(IDLE * 9, of(1, 1, ""));
+    assert!(core.step(at(IDLE * 9), Event::Wake).is_empty());
+    core.step(at(IDLE * 9), Event::LaneUp(LaneId(1), LaneKnobs::default()));
+    let unknown = core.step(at(IDLE * 9), of(1, 1, ""));
     assert_eq!(unknown.to_vec(), [Action::Finish { req: ReqId(1), end: End::Failed }]);
 }
 

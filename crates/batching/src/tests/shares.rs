@@ -1,6 +1,7 @@
 //! The arbiter: deficit round robin by weight, and groups whose slack runs out.
 
 use super::{
+    at,
     pool::arrival,
     timeline::{Timeline, staged},
 };
@@ -87,7 +88,7 @@ fn in_debt_with_a_target(deadline: Ns) -> Vec<u32> {
     let mut server = Timeline::new([serial(1), objective], |_| MS);
     server.lane_up(0, 0);
     server.sends(0, of(1, 10));
-    server.sends(1, Arrival { deadline: Some(deadline), ..of(1, 11) });
+    server.sends(1, Arrival { deadline: Some(at(deadline)), ..of(1, 11) });
     server.sends(2, of(1, 12));
     server.sends(3, of(0, 1));
     server.sends(4, of(0, 2));
@@ -195,7 +196,7 @@ fn turn_of_rows(rows: u32, deadline: Ns) -> usize {
     let mut server = Timeline::new([serial(1), objective], |_| MS);
     server.lane_up(0, 0);
     server.sends(0, of(1, 10));
-    server.sends(1, Arrival { rows, deadline: Some(deadline), ..of(1, 11) });
+    server.sends(1, Arrival { rows, deadline: Some(at(deadline)), ..of(1, 11) });
     (1..=3).for_each(|req| server.sends(2, of(0, req)));
     server.run_out();
     turns(&server)[1..].iter().position(|&model| model == 1).unwrap_or(usize::MAX)

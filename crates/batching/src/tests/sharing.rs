@@ -2,10 +2,13 @@
 
 use paternoster_model::{CellId, Next, RowOutcome, unfold::Unfolded};
 
-use super::cellular::{done, failed, request, said};
+use super::{
+    at,
+    cellular::{done, failed, request, said},
+};
 use crate::{
-    Arrival, CellKind, CellKnobs, CellularKnobs, Core, Event, Knobs, LaneId, LaneKnobs, LazyCellKnobs, ModelId, Policy,
-    ReqId, SegmentKnobs, TaskId,
+    Arrival, CellKind, CellKnobs, CellularKnobs, Core, Event, Instant, Knobs, LaneId, LaneKnobs, LazyCellKnobs,
+    ModelId, Policy, ReqId, SegmentKnobs, TaskId,
 };
 
 const KIND: CellKind = CellKind(7);
@@ -42,14 +45,14 @@ impl Shared {
         let mut core = Core::new();
         for (model, cellular) in (0..).map(ModelId).zip(models) {
             let knobs = Knobs { max_in_flight, policy: Policy::Cellular(cellular), ..Knobs::default() };
-            core.step(0, Event::ModelUp(model, knobs));
+            core.step(Instant::ZERO, Event::ModelUp(model, knobs));
         }
-        core.step(0, Event::LaneUp(LaneId(0), LaneKnobs::default()));
+        core.step(Instant::ZERO, Event::LaneUp(LaneId(0), LaneKnobs::default()));
         Self(core)
     }
 
     fn step(&mut self, event: Event<'_>) -> String {
-        said(&self.0.step(0, event))
+        said(&self.0.step(Instant::ZERO, event))
     }
 
     /// Sends a request to a version, with these numbers of steps by segment.
@@ -185,11 +188,11 @@ fn merged_and_lazy_versions_keep_their_tasks_to_themselves() {
 #[test]
 fn who_shares_a_task_pays_for_its_rows() {
     let mut core = Shared::new(vec![chain(4, KIND), chain(4, KIND)]).0;
-    core.step(0, Event::Arrived(of(0, 0, &[1])));
+    core.step(Instant::ZERO, Event::Arrived(of(0, 0, &[1])));
     for (req, model) in [(1, 0), (2, 1), (3, 1), (4, 1)] {
-        core.step(0, Event::Arrived(of(req, model, &[9])));
+        core.step(Instant::ZERO, Event::Arrived(of(req, model, &[9])));
     }
-    assert_eq!(said(&core.step(0, done(0))), "0 Completed; #1 cell 0: 1.0 2.0 3.0 4.0");
+    assert_eq!(said(&core.step(Instant::ZERO, done(0))), "0 Completed; #1 cell 0: 1.0 2.0 3.0 4.0");
     // A quarter of ten milliseconds is less than three quarters of them: version 0 leads again.
-    assert_eq!(said(&core.step(10_000_000, done(1))), "#2 cell 0: 1.1 2.1 3.1 4.1");
+    assert_eq!(said(&core.step(at(10_000_000), done(1))), "#2 cell 0: 1.1 2.1 3.1 4.1");
 }

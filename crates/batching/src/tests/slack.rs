@@ -4,11 +4,12 @@ use paternoster_model::CellId;
 use proptest::prelude::*;
 
 use super::{
+    at,
     cost::{costs, lengths},
     same_each_time,
 };
 use crate::{
-    Ns, Predictor, ShapeClass,
+    Instant, Ns, Predictor, ShapeClass,
     cost::{Costs, Quantile},
     graph::single_input_exec_time,
     policy::slack::{Entry, SlackPredictor, Waiting, slack_alone, slack_batched},
@@ -49,7 +50,7 @@ fn covering_fewer_output_lengths_makes_slack_look_larger() {
 }
 
 fn entry(next: u16, rows: u32, target: Option<Ns>) -> Entry {
-    Entry { next: CellId(next), rows, target, allowance_ns: None, late: false }
+    Entry { next: CellId(next), rows, target: target.map(at), allowance_ns: None, late: false }
 }
 
 struct Stack {
@@ -92,8 +93,8 @@ trait MayPush {
 impl MayPush for SlackPredictor<'_> {
     fn may_push(&self, now: Ns, entries: &[Entry], pushed: &Entry) -> bool {
         let target = pushed.target.filter(|_| !pushed.late);
-        let veto = self.veto(now, entries, pushed.next, target.into_iter());
-        self.keeps(now, entries, (pushed.next, pushed.rows), veto)
+        let veto = self.veto(at(now), entries, pushed.next, target.into_iter());
+        self.keeps(entries, (pushed.next, pushed.rows), veto)
     }
 }
 
@@ -146,7 +147,7 @@ fn every_entry_of_the_stack_has_a_veto() {
     let completion: Ns = 2 * 100 + 2 * 110 + 4 * 120;
     let tight = |which: usize| {
         let mut entries = [entry(4, 1, Some(10_000)), entry(2, 1, Some(10_000)), entry(0, 1, Some(10_000))];
-        entries[which].target = Some(completion - 1);
+        entries[which].target = Some(at(completion - 1));
         stack.by(Predictor::Oracle).may_push(0, &entries[..2], &entries[2])
     };
     assert_eq!([tight(0), tight(1)], [false; 2]);
@@ -229,7 +230,7 @@ fn as_published_a_pushed_row_has_from_now_to_its_target() {
 }
 
 fn waiting(targets: &[Ns]) -> Vec<Waiting> {
-    targets.iter().map(|&target| Waiting { rows: 1, target: Some(target) }).collect()
+    targets.iter().map(|&target| Waiting { rows: 1, target: Some(at(target)) }).collect()
 }
 
 #[test]
@@ -237,7 +238,7 @@ fn the_longest_prefix_that_keeps_the_slack_is_pushed() {
     let stack = Stack::of_eight_nodes(10);
     let below = [entry(4, 1, Some(1_000))];
     let pushable = |count: usize, room| {
-        stack.by(Predictor::Oracle).pushable(0, &below, CellId(0), &waiting(&vec![5_000; count]), room)
+        stack.by(Predictor::Oracle).pushable(Instant::ZERO, &below, CellId(0), &waiting(&vec![5_000; count]), room)
     };
     // 760 + 80 n, as above.
     assert_eq!([pushable(0, 64), pushable(2, 64), pushable(3, 64), pushable(10, 64)], [0, 2, 3, 3]);
@@ -248,14 +249,15 @@ fn the_longest_prefix_that_keeps_the_slack_is_pushed() {
 fn requests_are_not_parted_to_fill_the_room() {
     let stack = Stack::of_eight_nodes(10);
     let requests = [3, 4, 1].map(|rows| Waiting { rows, target: None });
-    let pushable = |room| stack.by(Predictor::Oracle).pushable(0, &[], CellId(0), &requests, room);
+    let pushable = |room| stack.by(Predictor::Oracle).pushable(Instant::ZERO, &[], CellId(0), &requests, room);
     assert_eq!([2, 3, 6, 7, 8].map(pushable), [0, 1, 1, 2, 3]);
 }
 
 #[test]
 fn the_earliest_target_that_can_be_met_bounds_the_prefix() {
     let stack = Stack::of_eight_nodes(10);
-    let pushable = |targets: &[Ns]| stack.by(Predictor::Oracle).pushable(0, &[], CellId(0), &waiting(targets), 64);
+    let pushable =
+        |targets: &[Ns]| stack.by(Predictor::Oracle).pushable(Instant::ZERO, &[], CellId(0), &waiting(targets), 64);
     // 800 + 80 (n − 1).
     assert_eq!(pushable(&[960, 2_000, 2_000, 2_000]), 3);
     assert_eq!(pushable(&[100, 799, 960, 2_000, 2_000]), 3, "those that are late go first and have no say");
@@ -266,11 +268,12 @@ fn the_earliest_target_that_can_be_met_bounds_the_prefix() {
 fn onto_an_empty_stack_one_request_always_goes() {
     let unknown = Stack { costs: Costs::new(&[&[]], 64, None), class: lengths(&[]) };
     for predictor in [Predictor::Paper, Predictor::Table, Predictor::Oracle] {
-        let pushable = |stack: &[Entry]| unknown.by(predictor).pushable(0, stack, CellId(0), &waiting(&[5, 6]), 64);
+        let pushable =
+            |stack: &[Entry]| unknown.by(predictor).pushable(Instant::ZERO, stack, CellId(0), &waiting(&[5, 6]), 64);
         assert_eq!([pushable(&[]), pushable(&[entry(0, 1, None)])], [1, 0], "{predictor:?}");
     }
-    let large = [Waiting { rows: 9, target: Some(801) }];
-    assert_eq!(Stack::of_eight_nodes(10).by(Predictor::Oracle).pushable(0, &[], CellId(0), &large, 64), 1);
+    let large = [Waiting { rows: 9, target: Some(at(801)) }];
+    assert_eq!(Stack::of_eight_nodes(10).by(Predictor::Oracle).pushable(Instant::ZERO, &[], CellId(0), &large, 64), 1);
 }
 
 /// Simulates the rule segment by segment: the top runs, and the two topmost entries merge at the same segment.
@@ -327,7 +330,7 @@ proptest! {
         let predictor = stack.by(if table { Predictor::Table } else { Predictor::Oracle });
         targets.sort_unstable();
         let requests = waiting(&targets);
-        let count = predictor.pushable(now, &entries, CellId(0), &requests, 16);
+        let count = predictor.pushable(at(now), &entries, CellId(0), &requests, 16);
         let in_time = |target: &Ns| {
             let alone: Vec<Entry> = entries.iter().copied().chain([entry(0, 1, None)]).collect();
             stack.times(&alone).0.is_some_and(|ns| now + ns <= *target)

@@ -13,8 +13,8 @@ use super::{
     pool::arrival,
 };
 use crate::{
-    Action, AdaptiveKnobs, Arrival, Counters, DeferredKnobs, DiversityKnobs, Event, InputDiversity, Knobs, LaneId,
-    LaneKnobs, LazyKnobs, LoadDiversity, ModelId, Ns, OperatorDiversity, PartOrder, Policy, PolicyKind, Predictor,
+    Action, AdaptiveKnobs, Arrival, Counters, DeferredKnobs, DiversityKnobs, Event, InputDiversity, Instant, Knobs,
+    LaneId, LaneKnobs, LazyKnobs, LoadDiversity, ModelId, OperatorDiversity, PartOrder, Policy, PolicyKind, Predictor,
     ReqId, StageKnobs, Task, WindowKnobs,
 };
 
@@ -126,7 +126,7 @@ impl Run {
         }
     }
 
-    fn pass_to(&mut self, then: Ns) {
+    fn pass_to(&mut self, then: Instant) {
         while self.pass(then) {
             self.act(Event::Wake);
         }

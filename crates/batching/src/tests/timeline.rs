@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use paternoster_model::{CellId, Next, RowOutcome};
 
 use super::{
+    at,
     driver::{Driver, Due, drives},
     pool::arrival,
 };
@@ -92,7 +93,7 @@ impl Timeline {
 
     /// Advances time; everything due at `until` has happened then.
     pub(super) fn pass_to(&mut self, until: Ns) {
-        while let Some(due) = self.driver.next(until, self.takes_ns) {
+        while let Some(due) = self.driver.next(at(until), self.takes_ns) {
             match due {
                 Due::End(task) => self.land(&task),
                 Due::Wake => self.act(Event::Wake),
@@ -103,9 +104,9 @@ impl Timeline {
     /// Advances time until every request has ended.
     pub(super) fn run_out(&mut self) {
         while self.driver.ends.len() < self.arrivals.len() {
-            let ends = self.running.iter().map(|(launched, task)| launched + (self.takes_ns)(task));
+            let ends = self.running.iter().map(|(launched, task)| *launched + (self.takes_ns)(task));
             let next = ends.chain(self.wake).min().expect("requests wait, and nothing will ever happen");
-            self.pass_to(next);
+            self.pass_to(next.as_ns());
         }
     }
 
@@ -130,14 +131,14 @@ impl Timeline {
             if let Action::Launch(task) = action {
                 let on_lane = self.running.iter().filter(|(_, other)| other.lane == task.lane).count();
                 assert_eq!(on_lane, 1, "a task is launched on a lane that is not idle");
-                self.launches.push((self.driver.now, task));
+                self.launches.push((self.driver.now.as_ns(), task));
             }
         }
     }
 
     /// Returns the end of each request, with the time.
     pub(super) fn ended_at(&self) -> BTreeMap<ReqId, (Ns, End)> {
-        let ends: BTreeMap<_, _> = self.driver.ends.iter().map(|&(req, at, end)| (req, (at, end))).collect();
+        let ends: BTreeMap<_, _> = self.driver.ends.iter().map(|&(req, at, end)| (req, (at.as_ns(), end))).collect();
         assert_eq!(ends.len(), self.driver.ends.len(), "a request ended twice");
         ends
     }

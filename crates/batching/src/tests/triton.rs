@@ -1,7 +1,7 @@
 //! Triton's dynamic batcher over plain slices, as described in its documentation: the reference for `window`. Its batch
 //! ends at the first request of another shape, whereas `window` also takes later ones that fit.
 
-use crate::{Knobs, Ns, Policy, WindowKnobs};
+use crate::{Instant, Knobs, Policy, WindowKnobs};
 
 /// What Triton would do with the pending batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,20 +9,20 @@ pub(super) enum Verdict {
     /// Run this many requests from the front now.
     Run(usize),
     /// Wait until this time.
-    Wait(Ns),
+    Wait(Instant),
 }
 
 /// The waiting requests, as far as they affect the pending batch.
 #[derive(Clone, Debug)]
 pub(super) struct Queue {
     /// Rows and arrival of the first request and of all that may share its batch, in boarding order; not empty.
-    pub(super) sub_queue: Vec<(u32, Ns)>,
+    pub(super) sub_queue: Vec<(u32, Instant)>,
     /// Whether a waiting request cannot join the batch, or arrived after the first request but boarded ahead of it.
     pub(super) is_closed: bool,
 }
 
 /// Returns what happens to the pending batch at `now`, when a lane is free.
-pub(super) fn verdict(knobs: &Knobs, queue: &Queue, now: Ns) -> Verdict {
+pub(super) fn verdict(knobs: &Knobs, queue: &Queue, now: Instant) -> Verdict {
     let sub_queue = &queue.sub_queue;
     let window = match &knobs.policy {
         Policy::Window(window) if knobs.mergeable => window,

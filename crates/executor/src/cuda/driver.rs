@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crossbeam_channel::{Receiver, Sender};
-use paternoster_batching::{Bucket, Knobs, ModelId, Ns, Policy};
+use paternoster_batching::{Bucket, Instant, Knobs, ModelId, Policy};
 use paternoster_device::{
     Device, DeviceError,
     cuda::{Compiler, Cuda, CudaOptions, CudaWork},
@@ -122,7 +122,7 @@ enum Launch {
     /// The task cannot be launched. `began` is its start time, if the pool has been given one.
     Fails {
         job: Job,
-        began: Option<Ns>,
+        began: Option<Instant>,
         reason: String,
     },
     /// The card is lost: nothing can be launched.
@@ -264,7 +264,7 @@ impl Serving {
         };
         let Some(mut section) = on_lane.free.pop() else { return Launch::Waits(job) };
         // The section is filled before the task is registered, so a task that fails here leaves no trace.
-        let filling_ns = pool.now();
+        let filling = pool.now();
         let filled = match loaded.version.fill(&job, size, &mut section) {
             Ok(filled) => filled,
             Err(reason) => {
@@ -287,8 +287,8 @@ impl Serving {
             reader: Arc::clone(&loaded.reader),
             failures: filled.failures,
             is_taken: filled.is_taken,
-            filling_ns,
-            issued_ns: pool.begins(),
+            filling,
+            issued: pool.begins(),
         });
         let (work, accesses) = (CudaWork { graph, parameters: filled.parameters }, filled.accesses);
         self.flights.note(|| JournalEntry::Issued { task: Box::new(task.clone()), accesses: accesses.clone() });
@@ -302,7 +302,7 @@ impl Serving {
             Err(error) => {
                 self.flights.note(|| JournalEntry::Refused(task.id));
                 let Some(flight) = self.flights.take_back(task.lane.0) else { return Launch::Launched };
-                let began = Some(flight.issued_ns);
+                let began = Some(flight.issued);
                 Launch::Fails { job: self.release(flight), began, reason: error.to_string() }
             }
         }

@@ -14,7 +14,7 @@ use std::{
 
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;
-use paternoster_batching::{Ns, TaskId};
+use paternoster_batching::{Instant, TaskId};
 use paternoster_device::{Operation, cuda::CompletionListener};
 use paternoster_engine::RowFailure;
 use paternoster_observe::ExecutionTimings;
@@ -41,8 +41,8 @@ pub(super) struct InFlightTask {
     /// Whether the host takes any of its outputs.
     pub(super) is_taken: bool,
     /// When the host began to write the inputs of its rows.
-    pub(super) filling_ns: Ns,
-    pub(super) issued_ns: Ns,
+    pub(super) filling: Instant,
+    pub(super) issued: Instant,
 }
 
 /// Returns a task to the driver, which reuses its memory.
@@ -65,7 +65,7 @@ struct Lane {
     /// In the order of their launches.
     flights: VecDeque<InFlightTask>,
     /// The latest tasks reported to the pool, with the time of the report.
-    told: VecDeque<(TaskId, Ns)>,
+    told: VecDeque<(TaskId, Instant)>,
 }
 
 /// How many reports a lane remembers: more than the tasks that a later one may have waited for.
@@ -113,7 +113,7 @@ impl InFlightTasks {
         }
         for flight in lost {
             let pool = Arc::clone(&flight.pool);
-            pool.completed(self.shard, Some(flight.issued_ns), &flight.job, Finished::Failed(reason.to_owned()));
+            pool.completed(self.shard, Some(flight.issued), &flight.job, Finished::Failed(reason.to_owned()));
             // The card may still write to the section, so the driver keeps it.
             (self.give_back)(flight);
         }
@@ -125,19 +125,19 @@ impl InFlightTasks {
 
     /// Returns when a task began: when the last of the tasks that it had to wait for was reported, whether earlier on
     /// its stream or awaited on another. Times of tasks that were launched ahead therefore do not overlap.
-    fn began(&self, flight: &InFlightTask) -> Ns {
+    fn began(&self, flight: &InFlightTask) -> Instant {
         let task = &flight.job.task;
         let before = self.lanes[usize::from(task.lane.0)].lock().told.back().map(|(_, at)| *at);
         let awaited = task.after.iter().filter_map(|after| {
             let told = |lane: &Mutex<Lane>| lane.lock().told.iter().find(|(own, _)| own == after).map(|(_, at)| *at);
             self.lanes.iter().find_map(told)
         });
-        before.into_iter().chain(awaited).fold(flight.filling_ns, Ns::max)
+        before.into_iter().chain(awaited).fold(flight.filling, Instant::max)
     }
 }
 
 impl Lane {
-    fn mark_reported(&mut self, task: TaskId, now: Ns) {
+    fn mark_reported(&mut self, task: TaskId, now: Instant) {
         if self.told.len() == REMEMBERED {
             self.told.pop_front();
         }
@@ -152,18 +152,18 @@ impl CompletionListener for InFlightTasks {
         let Some(flight) = lane.lock().flights.pop_front() else { return };
         self.note(|| JournalEntry::Ended(flight.job.task.id));
         let pool = Arc::clone(&flight.pool);
-        let ended_ns = pool.now();
+        let ended = pool.now();
         let Ended { outcomes, failures } = flight.reader.ran(&flight.job, &flight.section, flight.failures.clone());
-        let began_ns = self.began(&flight);
+        let began = self.began(&flight);
         let timings = ExecutionTimings {
-            compute_input_ns: flight.issued_ns.saturating_sub(began_ns),
-            compute_infer_ns: ended_ns.saturating_sub(began_ns.max(flight.issued_ns)),
-            compute_output_ns: pool.now() - ended_ns,
+            compute_input_ns: flight.issued.since(began),
+            compute_infer_ns: ended.since(began.max(flight.issued)),
+            compute_output_ns: pool.now().since(ended),
         };
         // With `None`, the pool finishes rows only once `take_outputs` has delivered their outputs.
         let outputs = (!flight.is_taken).then(Outputs::default);
         let ran = TaskOutput { outputs, outcomes, failures, delays: Vec::new(), timings };
-        Arc::clone(&pool).completed(self.shard, Some(began_ns), &flight.job, Finished::Completed(ran));
+        Arc::clone(&pool).completed(self.shard, Some(began), &flight.job, Finished::Completed(ran));
         // Only after the report: a task that waited for this one must not seem to begin before it.
         lane.lock().mark_reported(flight.job.task.id, pool.now());
         if flight.is_taken {

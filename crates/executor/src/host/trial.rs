@@ -4,7 +4,8 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use paternoster_batching::{
-    Action, Arrival, CellularKnobs, Core, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, ReqId, Task,
+    Action, Arrival, CellularKnobs, Core, End, Event, Instant, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, ReqId,
+    Task,
 };
 use paternoster_device::BufferPool;
 use paternoster_engine::StopSignal;
@@ -45,7 +46,8 @@ pub(crate) fn run_alone(
     let knobs = CellularKnobs { cells, segments, slots: u32::MAX, max_tasks: 1, ..CellularKnobs::default() };
     let knobs = Knobs { stages: programs.stage_knobs(), policy: Policy::Cellular(knobs), ..Knobs::default() };
     let mut core = Core::new();
-    core.step(0, Event::ModelUp(MODEL, knobs));
+    let mut step = |event: Event<'_>| core.step(Instant::ZERO, event);
+    step(Event::ModelUp(MODEL, knobs));
     let mut unfolded_states = Vec::with_capacity(requests.len());
     let mut actions = Vec::new();
     for (number, Trial { inputs, graph, given }) in (0..).zip(requests) {
@@ -54,9 +56,9 @@ pub(crate) fn run_alone(
             UnfoldedState::new(programs, spec.has_batch_axis(), Arc::new(payload), &graph, None).with_given(given),
         );
         let arrival = Arrival { graph, ..Arrival::new(ReqId(number), MODEL, 1) };
-        actions.extend(core.step(0, Event::Arrived(arrival)));
+        actions.extend(step(Event::Arrived(arrival)));
     }
-    actions.extend(core.step(0, Event::LaneUp(LaneId(0), LaneKnobs::default())));
+    actions.extend(step(Event::LaneUp(LaneId(0), LaneKnobs::default())));
     let mut tasks: VecDeque<Task> = VecDeque::new();
     let mut left = unfolded_states.len();
     loop {
@@ -92,6 +94,6 @@ pub(crate) fn run_alone(
             return Err(failure.reason);
         }
         took_ns[cell] += took;
-        actions = core.step(0, Event::Completed { task: task.id, rows: &ran.outcomes }).into_iter().collect();
+        actions = step(Event::Completed { task: task.id, rows: &ran.outcomes }).into_iter().collect();
     }
 }

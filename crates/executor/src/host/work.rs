@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use paternoster_batching::Ns;
+use paternoster_batching::Instant;
 use paternoster_device::{
     BufferPool, WorkFailure,
     cpu::{HostWork, Operand},
@@ -35,7 +35,7 @@ pub(super) struct LaneWork {
     pub(super) buffers: Arc<BufferPool>,
     pub(super) tickets: Arc<Mutex<Tickets>>,
     pub(super) task: HostTask,
-    pub(super) began: Option<Ns>,
+    pub(super) began: Option<Instant>,
     pub(super) ran: Option<TaskOutput>,
 }
 

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use paternoster_batching::{Event, Ns, router::Move};
+use paternoster_batching::{Event, Instant, router::Move};
 use paternoster_observe::LaneCounts;
 use tracing::error;
 
@@ -34,7 +34,7 @@ impl Pool {
     pub(crate) fn drive<R>(
         self: &Arc<Self>,
         shard: &Shard,
-        change: impl FnOnce(&mut State, Ns, &mut Effects) -> R,
+        change: impl FnOnce(&mut State, Instant, &mut Effects) -> R,
     ) -> Option<R> {
         let (result, after) = self.change(shard, change)?;
         self.guarded(|| self.settle(shard, after))?;
@@ -45,7 +45,7 @@ impl Pool {
     pub(super) fn change<R>(
         &self,
         shard: &Shard,
-        change: impl FnOnce(&mut State, Ns, &mut Effects) -> R,
+        change: impl FnOnce(&mut State, Instant, &mut Effects) -> R,
     ) -> Option<(R, Effects)> {
         let mut after = Effects::default();
         let mut state = shard.state.lock();
@@ -67,7 +67,7 @@ impl Pool {
             shard.queue(&mut after.orders);
         }
         drop(state);
-        self.stats.stepped(self.now() - started);
+        self.stats.stepped(self.now().since(started));
         match result {
             Ok(result) => Some((result, after)),
             Err((panic, remains)) => {
@@ -94,7 +94,7 @@ impl Pool {
             shard.issue(self);
         }
         if let Some(at) = [after.wake_at, after.watch_at, after.resume_at].into_iter().flatten().min() {
-            shard.timer.set(self.clock.instant_of(at));
+            shard.timer.set(self.clock.std_time(at));
         }
         let now = self.now();
         for incident in &after.incidents {
@@ -218,16 +218,16 @@ impl Pool {
 }
 
 impl Reports for Pool {
-    fn now(&self) -> Ns {
+    fn now(&self) -> Instant {
         Self::now(self)
     }
 
-    fn begins(&self) -> Ns {
+    fn begins(&self) -> Instant {
         self.stats.task_started();
         self.now()
     }
 
-    fn completed(self: Arc<Self>, shard: usize, began: Option<Ns>, job: &Job, finished: Finished) {
+    fn completed(self: Arc<Self>, shard: usize, began: Option<Instant>, job: &Job, finished: Finished) {
         if began.is_some() {
             self.stats.task_ended();
         }

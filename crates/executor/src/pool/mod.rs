@@ -14,11 +14,11 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
-    time::{Duration, Instant},
+    time::{self, Duration},
 };
 
 use paternoster_batching::{
-    Core, Knobs, ModelId, Ns, Policy, RateLimiter, RateLimiterKnobs, ResourceAmount, router::Router,
+    Core, Instant, Knobs, ModelId, Policy, RateLimiter, RateLimiterKnobs, ResourceAmount, router::Router,
 };
 use paternoster_device::BufferPool;
 use paternoster_model::{ModelSpec, TensorSpec};
@@ -266,7 +266,7 @@ impl Pool {
             stats,
             pool: Arc::clone(&self.stats),
             timeline: Arc::clone(&self.timeline),
-            epoch: self.clock.instant_of(0),
+            epoch: self.clock.std_time(Instant::ZERO),
             parts: parts_of(&loaded.programs),
         };
         // Before the shards, so that the timeline knows the model of every task.
@@ -378,7 +378,7 @@ impl Pool {
     /// Stops the pool: no further request is taken, requests in flight are answered that the server is shutting down,
     /// and running programs are asked to stop. Returns whether all threads ended within `patience`.
     pub fn stop(&self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
+        let deadline = time::Instant::now() + patience;
         // Dropping the records closes their channels, which answers the requests.
         drop(self.take_remains());
         // Stop every shard, even if a previous one has not ended in time.
@@ -390,7 +390,7 @@ impl Pool {
         self.stopped.load(Ordering::Acquire)
     }
 
-    pub(super) fn now(&self) -> Ns {
+    pub(super) fn now(&self) -> Instant {
         self.clock.now()
     }
 }

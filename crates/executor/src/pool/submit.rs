@@ -46,8 +46,8 @@ impl Pool {
             }
         };
         let timeout = request.queue_timeout.filter(|timeout: &Duration| !timeout.is_zero());
-        let queue_deadline = timeout.map(|timeout| self.now().saturating_add(duration_ns(timeout)));
-        let deadline = request.deadline.map(|deadline| self.clock.ns_at(deadline));
+        let queue_deadline = timeout.map(|timeout| self.now() + duration_ns(timeout));
+        let deadline = request.deadline.map(|deadline| self.clock.pool_time(deadline));
         let limits = TimeLimits { queue_deadline, deadline };
         let mut request = Unplaced::new(handle, request, limits, graph, memory, sink);
         // A shard gives the request back if its device was lost meanwhile; then another one is tried.

@@ -8,11 +8,11 @@ use std::{
     collections::{BTreeMap, VecDeque},
     io,
     sync::Arc,
-    time::Instant,
+    time,
 };
 
 use parking_lot::Mutex;
-use paternoster_batching::{Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, Task, TaskId};
+use paternoster_batching::{Instant, Knobs, LaneId, LaneKnobs, ModelId, Policy, Task, TaskId};
 use paternoster_device::{Access, BufferId, Device, Operation, Region, StreamId};
 use paternoster_model::RowOutcome;
 use paternoster_testing::sim::{Sim, Work};
@@ -81,7 +81,7 @@ pub(super) struct InFlightTask {
 }
 
 pub(super) struct Untaken {
-    pub(super) at: Ns,
+    pub(super) at: Instant,
     pub(super) flight: InFlightTask,
     pub(super) outcomes: Vec<RowOutcome>,
 }
@@ -170,7 +170,7 @@ impl Backend for Simulated {
         Err(io::Error::other(format!("lane {} cannot go on without its task", lane.0)))
     }
 
-    fn stop(&self, _: Instant) -> bool {
+    fn stop(&self, _: time::Instant) -> bool {
         self.floor.lock().sim.stop(Default::default())
     }
 }
@@ -313,16 +313,16 @@ impl Floor {
     }
 
     /// Advances the device to the current time.
-    pub(super) fn keep_up(&mut self, now: Ns) {
-        if self.sim.next_end_ns().is_none_or(|end| end > now) {
-            self.sim.advance_to(now);
+    pub(super) fn keep_up(&mut self, now: Instant) {
+        if self.sim.next_end_ns().is_none_or(|end_ns| end_ns > now.as_ns()) {
+            self.sim.advance_to(now.as_ns());
         }
     }
 
     /// Returns the time of the device's next event.
-    pub(super) fn next_ns(&self) -> Option<Ns> {
+    pub(super) fn next(&self) -> Option<Instant> {
         let taken = self.unread_outputs.front().map(|unread_outputs| unread_outputs.at);
-        [self.sim.next_end_ns(), taken].into_iter().flatten().min()
+        [self.sim.next_end_ns().map(Instant::from_ns), taken].into_iter().flatten().min()
     }
 
     /// Whether nothing is in flight.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use paternoster_batching::Ns;
+use paternoster_batching::Instant;
 use paternoster_model::{Next, RowOutcome};
 use paternoster_observe::ExecutionTimings;
 use paternoster_testing::sim::Completion;
@@ -18,18 +18,23 @@ use crate::{
 };
 
 /// Processes one due event of a device: a completion, or the outputs of one task. Returns whether there was one.
-pub(super) fn advance(floor: &Mutex<Floor>, pool: &Arc<dyn Reports>, shard: usize, now: Ns) -> Result<bool, String> {
+pub(super) fn advance(
+    floor: &Mutex<Floor>,
+    pool: &Arc<dyn Reports>,
+    shard: usize,
+    now: Instant,
+) -> Result<bool, String> {
     if take(floor, pool, shard, now)? {
         return Ok(true);
     }
-    let completion = floor.lock().sim.advance_to(now);
+    let completion = floor.lock().sim.advance_to(now.as_ns());
     let has_ended = completion.is_some();
     completion.map_or(Ok(()), |completion| complete(floor, pool, shard, completion))?;
     Ok(has_ended)
 }
 
 /// Reports the next outputs that are due. Returns whether there are any.
-pub(super) fn take(floor: &Mutex<Floor>, pool: &Arc<dyn Reports>, shard: usize, now: Ns) -> Result<bool, String> {
+pub(super) fn take(floor: &Mutex<Floor>, pool: &Arc<dyn Reports>, shard: usize, now: Instant) -> Result<bool, String> {
     let mut here = floor.lock();
     if here.unread_outputs.front().is_none_or(|unread_outputs| unread_outputs.at > now) {
         return Ok(false);
@@ -82,7 +87,7 @@ pub(super) fn complete(
         } else {
             Finished::Failed(failure.to_string())
         };
-        Arc::clone(pool).completed(shard, Some(started_ns), job, finished);
+        Arc::clone(pool).completed(shard, Some(Instant::from_ns(started_ns)), job, finished);
         return Ok(());
     }
     let mut outcomes = here.behaviour.outcomes(job);
@@ -93,10 +98,10 @@ pub(super) fn complete(
     here.behaviour.counts.completed_before_taken += u64::from(!here.unread_outputs.is_empty());
     drop(here);
     if !flight.is_told {
-        Arc::clone(pool).completed(shard, Some(started_ns), job, finished);
+        Arc::clone(pool).completed(shard, Some(Instant::from_ns(started_ns)), job, finished);
     }
     let mut here = floor.lock();
-    let before = here.unread_outputs.back().map_or(0, |unread_outputs| unread_outputs.at);
+    let before = here.unread_outputs.back().map_or(Instant::ZERO, |unread_outputs| unread_outputs.at);
     let at = before.max(pool.now() + here.behaviour.take_ns());
     match here.planted {
         Some(Planted::NeverTaken) => return Ok(()),

@@ -10,8 +10,8 @@ use std::{
 
 use parking_lot::Mutex;
 use paternoster_batching::{
-    Arrival, DiversityKnobs, Knobs, LaneId, LaneKnobs, LazyKnobs, LoadDiversity, ModelId, OperatorDiversity, PartOrder,
-    Policy, Predictor, ReqId, StageKnobs,
+    Arrival, DiversityKnobs, Instant, Knobs, LaneId, LaneKnobs, LazyKnobs, LoadDiversity, ModelId, OperatorDiversity,
+    PartOrder, Policy, Predictor, ReqId, StageKnobs,
 };
 use paternoster_testing::runs::Counts as _;
 
@@ -162,7 +162,7 @@ fn case(policy: &(&str, Policy), stages: u16, pairs: u16, lanes: u16, ahead: boo
         models: vec![model],
         lanes,
         lane_knobs: if ahead { LaneKnobs { horizon_ns: 1_000, depth: 2 } } else { LaneKnobs::default() },
-        arrivals: (0..3).map(|req| (0, arrival(req))).collect(),
+        arrivals: (0..3).map(|req| (Instant::ZERO, arrival(req))).collect(),
         faults: 0,
         bad_rows: 0,
         lane_losses: 0,

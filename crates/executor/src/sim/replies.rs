@@ -35,7 +35,7 @@ impl Run {
             let is_exempt = matches!(answer, Err(InferError::Expired | InferError::DeviceLost));
             if in_order && !is_exempt && self.open.keys().any(is_before) {
                 return Err(format!(
-                    "request {number} of model {model} is answered {answer:?} at {} before one that came before it",
+                    "request {number} of model {model} is answered {answer:?} at {:?} before one that came before it",
                     self.now
                 ));
             }
@@ -77,7 +77,7 @@ impl Run {
         if !is_right {
             let right = oracle::reply(&self.world, number);
             return Err(format!(
-                "request {number} of model {} may not be answered {answer:?} at {}: expected {right:?}, ran: {ran}",
+                "request {number} of model {} may not be answered {answer:?} at {:?}: expected {right:?}, ran: {ran}",
                 request.model, self.now
             ));
         }

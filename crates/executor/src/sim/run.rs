@@ -10,7 +10,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use paternoster_batching::{Event, LaneId, Ns};
+use paternoster_batching::{Event, Instant, LaneId};
 use paternoster_device::{BufferPool, StreamId};
 
 use super::{
@@ -41,10 +41,10 @@ pub(super) struct Run {
     pub(super) floors: Vec<Arc<Mutex<Floor>>>,
     pub(super) lost: Vec<bool>,
     /// Lanes that are lost, by device, and when they return.
-    pub(super) lanes_lost: Vec<(Ns, usize, u16)>,
+    pub(super) lanes_lost: Vec<(Instant, usize, u16)>,
     /// By model; `None` for rejected models.
     pub(super) handles: Vec<Option<Arc<ModelHandle>>>,
-    pub(super) now: Ns,
+    pub(super) now: Instant,
     pub(super) clock: Arc<AtomicU64>,
     pub(super) noted: Arc<Mutex<RunRecord>>,
     /// Requests that waited on a device when it was lost, and may move to others.
@@ -130,7 +130,7 @@ impl Run {
             pool,
             floors,
             handles,
-            now: 0,
+            now: Instant::ZERO,
             clock,
             noted,
             waited: BTreeSet::new(),
@@ -181,9 +181,9 @@ impl Run {
     }
 
     /// Advances time.
-    pub(super) fn pass_to(&mut self, now: Ns) {
+    pub(super) fn pass_to(&mut self, now: Instant) {
         self.now = self.now.max(now);
-        self.clock.store(self.now, Ordering::Relaxed);
+        self.clock.store(self.now.as_ns(), Ordering::Relaxed);
         self.floors.iter().for_each(|floor| floor.lock().keep_up(self.now));
     }
 
@@ -213,22 +213,22 @@ impl Run {
         }
     }
 
-    fn next(&self) -> Option<Ns> {
+    fn next(&self) -> Option<Instant> {
         let arrival = self.world.requests.get(self.sent).map(|request| request.at);
         let loss = self.losses().map(|(at, _)| at).min();
         let devices = (0..self.floors.len()).filter(|&shard| !self.lost[shard]);
-        let device = devices.filter_map(|shard| self.floors[shard].lock().next_ns()).min();
+        let device = devices.filter_map(|shard| self.floors[shard].lock().next()).min();
         let alarm = (0..self.floors.len()).filter_map(|shard| self.alarm(shard)).min();
         let lane = self.lanes_lost.iter().map(|&(at, ..)| at).min();
         [arrival, loss, device, alarm, lane].into_iter().flatten().min()
     }
 
-    fn losses(&self) -> impl Iterator<Item = (Ns, usize)> + '_ {
+    fn losses(&self) -> impl Iterator<Item = (Instant, usize)> + '_ {
         self.world.losses.iter().copied().filter(|&(_, shard)| !self.lost[shard])
     }
 
-    pub(super) fn alarm(&self, shard: usize) -> Option<Ns> {
-        self.pool.shards[shard].timer.due().map(|at| self.pool.clock.ns_at(at))
+    pub(super) fn alarm(&self, shard: usize) -> Option<Instant> {
+        self.pool.shards[shard].timer.due().map(|at| self.pool.clock.pool_time(at))
     }
 
     /// Processes one of the events that are due.
@@ -302,7 +302,7 @@ impl Run {
         self.sent += 1;
         let Some(handle) = &self.handles[self.world.requests[number as usize].model] else { return };
         self.counts.requests += 1;
-        let request = self.world.infer_request(number, |at| self.pool.clock.instant_of(at));
+        let request = self.world.infer_request(number, |at| self.pool.clock.std_time(at));
         let waiting = if handle.spec().decoupled {
             Waiting::ForAll(handle.submit_stream(request.counted_in(&self.pool.backlog().stream())), Vec::new())
         } else {

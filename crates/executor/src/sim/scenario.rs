@@ -1,7 +1,7 @@
 //! A scenario: models, lanes and load, all drawn from one seed.
 
 use paternoster_batching::{
-    AdaptiveKnobs, Arrival, CostPoint, CostTable, DiversityKnobs, InputDiversity, Knobs, LaneKnobs, LazyKnobs,
+    AdaptiveKnobs, Arrival, CostPoint, CostTable, DiversityKnobs, InputDiversity, Instant, Knobs, LaneKnobs, LazyKnobs,
     LoadDiversity, ModelId, OperatorDiversity, PartOrder, Policy, PolicyKind, Predictor, QueueKnobs, QueueingKnobs,
     ReqId, RequestKey, StageKnobs, TimeoutAction, WindowKnobs,
 };
@@ -32,7 +32,7 @@ pub(crate) struct Scenario {
     pub lanes: u16,
     pub lane_knobs: LaneKnobs,
     /// Sorted by time.
-    pub arrivals: Vec<(u64, Arrival)>,
+    pub arrivals: Vec<(Instant, Arrival)>,
     /// How many of a thousand tasks fail, whatever their rows.
     pub faults: u64,
     /// How many of a thousand rows fail every task that they are in at one of their stages.
@@ -215,7 +215,7 @@ fn diversity(rng: &mut Rng, whole: u64) -> DiversityKnobs {
     }
 }
 
-fn arrivals(rng: &mut Rng, models: &[Model], lanes: u64) -> Vec<(u64, Arrival)> {
+fn arrivals(rng: &mut Rng, models: &[Model], lanes: u64) -> Vec<(Instant, Arrival)> {
     // Poisson arrivals at a fraction of one lane's throughput with half-filled batches, or bursts.
     let one_batch = |model: &Model| -> u64 {
         let rows = u64::from(model.knobs.max_batch_rows).div_ceil(2);
@@ -226,7 +226,7 @@ fn arrivals(rng: &mut Rng, models: &[Model], lanes: u64) -> Vec<(u64, Arrival)> 
     let mean_gap = (batch * 100 / batch_rows / rng.within(20, 130) / lanes).max(1);
     let bursts = rng.permille(400);
     let deadlines = if rng.permille(400) { rng.within(10, 200) } else { 0 };
-    let mut now = 0;
+    let mut now = Instant::ZERO;
     (0..REQUESTS)
         .map(|req| {
             let in_burst = bursts && !rng.permille(120);

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use paternoster_batching::{
-    CellularKnobs, Knobs, Ns, Policy, PolicyKind, RateLimiterKnobs, RequestKey, ResourceAmount, ResourceDemand,
+    CellularKnobs, Instant, Knobs, Ns, Policy, PolicyKind, RateLimiterKnobs, RequestKey, ResourceAmount, ResourceDemand,
 };
 use paternoster_engine::{Program, Repeat};
 use paternoster_model::{
@@ -43,7 +43,7 @@ pub(super) struct World {
     /// Ordered by time.
     pub(super) requests: Vec<Request>,
     /// Times at which devices are lost.
-    pub(super) losses: Vec<(Ns, usize)>,
+    pub(super) losses: Vec<(Instant, usize)>,
     /// Maximum time that outputs stay on a device.
     pub(super) most_take_ns: u64,
     /// How many of a thousand tasks lose their outputs.
@@ -88,14 +88,14 @@ pub(super) struct CellModel {
 /// A request.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
-    pub(super) at: Ns,
+    pub(super) at: Instant,
     pub(super) model: usize,
     pub(super) rows: u32,
     pub(super) key: RequestKey,
     pub(super) length: u32,
     pub(super) priority: u64,
-    pub(super) queue_deadline: Option<Ns>,
-    pub(super) deadline: Option<Ns>,
+    pub(super) queue_deadline: Option<Instant>,
+    pub(super) deadline: Option<Instant>,
     pub(super) needed_after_ns: Ns,
     /// For cells: the number of steps or nodes. For a decoupled model: the number of responses.
     pub(super) nodes: u32,
@@ -143,15 +143,15 @@ impl World {
         }
         // The scenario's load is meant for one device, so it is spread over the devices.
         requests.iter_mut().for_each(|request| {
-            let at = request.at / shards as u64;
-            let earlier = |instant: Ns| instant - request.at + at;
+            let at = Instant::from_ns(request.at.as_ns() / shards as u64);
+            let earlier = |instant: Instant| at + instant.since(request.at);
             request.queue_deadline = request.queue_deadline.map(earlier);
             request.deadline = request.deadline.map(earlier);
             request.at = at;
         });
-        let over = requests.last().map_or(0, |request| request.at);
+        let over = requests.last().map_or(0, |request| request.at.as_ns());
         let is_lossy = rng.permille(400);
-        let losses = (0..shards).map(|shard| (rng.permille(400), (rng.below(over + 1), shard)));
+        let losses = (0..shards).map(|shard| (rng.permille(400), (Instant::from_ns(rng.below(over + 1)), shard)));
         let losses = losses.filter(|(is_lost, _)| is_lossy && *is_lost).map(|(_, loss)| loss).collect();
         let memory_rows = if rng.permille(30) { 20 } else { 1 << 20 };
         Self { models: world.scenario.models.len() + 2, shards, losses, memory_rows, ..world }
@@ -224,7 +224,7 @@ impl World {
     }
 
     /// Returns a request as clients send it. Its values are the numbers of the request and of its rows.
-    pub(super) fn infer_request(&self, number: u64, at: impl Fn(Ns) -> std::time::Instant) -> InferRequest {
+    pub(super) fn infer_request(&self, number: u64, at: impl Fn(Instant) -> std::time::Instant) -> InferRequest {
         let request = &self.requests[number as usize];
         let tensor = |shape: &[i64], data| InputTensor { shape: Dims::from_slice(shape), data };
         let rows = i64::from(request.rows);
@@ -252,7 +252,7 @@ impl World {
         };
         InferRequest {
             priority: request.priority,
-            queue_timeout: request.queue_deadline.map(|by| Duration::from_nanos(by.saturating_sub(request.at))),
+            queue_timeout: request.queue_deadline.map(|by| Duration::from_nanos(by.since(request.at))),
             deadline: request.deadline.map(at),
             needed_after: Duration::from_nanos(request.needed_after_ns),
             ..InferRequest::new(request.rows, inputs)

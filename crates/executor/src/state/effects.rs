@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paternoster_batching::{End, Ns};
+use paternoster_batching::{End, Instant};
 
 use super::{Incident, Replacement, Unplaced};
 use crate::{InferError, backend::Order, cells::SequenceState, record::Record, version::VersionState};
@@ -22,11 +22,11 @@ pub(crate) struct Effects {
     pub(crate) dropped: Vec<VersionState>,
     /// State of sequences that are over.
     pub(crate) forgotten: Vec<Arc<SequenceState>>,
-    pub(crate) wake_at: Option<Ns>,
+    pub(crate) wake_at: Option<Instant>,
     /// Time of the next check for hung tasks.
-    pub(crate) watch_at: Option<Ns>,
+    pub(crate) watch_at: Option<Instant>,
     /// Time at which the delay of a request ends.
-    pub(crate) resume_at: Option<Ns>,
+    pub(crate) resume_at: Option<Instant>,
     /// Shards with versions that waited for units of the rate limiter which are free now.
     pub(crate) units_freed: Vec<usize>,
     /// Incidents of tasks that were asked to stop.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use paternoster_batching::{End, Event, LaneId, Ns};
+use paternoster_batching::{End, Event, Instant, LaneId};
 use paternoster_observe::LaneCounts;
 use tracing::{debug, error, info, warn};
 
@@ -53,10 +53,10 @@ impl Incident {
     }
 
     /// Logs the incident.
-    pub(crate) fn report(&self, now: Ns, device: usize) {
+    pub(crate) fn report(&self, now: Instant, device: usize) {
         let InFlightTask { loaded, stage, since, .. } = &self.flight;
         let (model, version, lane) = (&loaded.spec.name, loaded.spec.version, self.lane.0);
-        let seconds = Duration::from_nanos(now.saturating_sub(*since)).as_secs_f64();
+        let seconds = Duration::from_nanos(now.since(*since)).as_secs_f64();
         match self.kind {
             IncidentKind::Overdue => {
                 warn!(model = %model, version, stage, device, lane, seconds, "task stopped: its time is over");
@@ -81,7 +81,7 @@ impl InFlightTask {
 
 impl State {
     /// Stops tasks whose requests have all ended, because their results are not needed.
-    pub(crate) fn stop_unwanted(&mut self, now: Ns, after: &mut Effects) {
+    pub(crate) fn stop_unwanted(&mut self, now: Instant, after: &mut Effects) {
         let requests = &self.requests;
         let is_live = |req| find(requests, req).is_some();
         let (stopped, check_at) = self.watch.stop_unwanted(now, is_live);
@@ -94,7 +94,7 @@ impl State {
 
     /// Stops tasks past their limit. If a task does not stop, its lane is taken from the core until the task returns or
     /// a new thread serves the lane.
-    pub(crate) fn look_at_lanes(&mut self, now: Ns, after: &mut Effects) {
+    pub(crate) fn look_at_lanes(&mut self, now: Instant, after: &mut Effects) {
         if self.stopped {
             return;
         }
@@ -135,14 +135,14 @@ impl State {
     }
 
     /// Puts a lane back into service.
-    pub(crate) fn lane_up(&mut self, now: Ns, lane: LaneId, after: &mut Effects) {
+    pub(crate) fn lane_up(&mut self, now: Instant, lane: LaneId, after: &mut Effects) {
         if !self.lost {
             self.step(now, Event::LaneUp(lane, self.lane_knobs), after);
         }
     }
 
     /// Handles the loss of the device. Its requests fail, except those that can move to another device.
-    pub(crate) fn device_lost(&mut self, now: Ns, after: &mut Effects) {
+    pub(crate) fn device_lost(&mut self, now: Instant, after: &mut Effects) {
         if std::mem::replace(&mut self.lost, true) {
             return;
         }
@@ -158,7 +158,7 @@ impl State {
     /// Makes a lane that got no new thread wait for its task, unless the task has returned.
     pub(crate) fn lane_not_replaced(
         &mut self,
-        now: Ns,
+        now: Instant,
         Replacement { lane, flight }: Replacement,
         after: &mut Effects,
     ) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paternoster_batching::{Ns, Task, TaskId};
+use paternoster_batching::{Instant, Task, TaskId};
 use paternoster_observe::timeline::{TaskLaunch, TaskRows};
 
 use super::{Effects, State};
@@ -15,7 +15,7 @@ use crate::{
 
 impl State {
     /// Hands a task of the core to the device.
-    pub(super) fn launch(&mut self, now: Ns, task: Task, after: &mut Effects) {
+    pub(super) fn launch(&mut self, now: Instant, task: Task, after: &mut Effects) {
         let Some(version) = self.models.get(&task.model) else { return };
         let model = Arc::clone(&version.loaded);
         let mut members = Vec::with_capacity(task.rows.len());
@@ -41,7 +41,7 @@ impl State {
         after.orders.push(Order::Run(Job { task, model, members, stop }));
     }
 
-    fn record_launch(&self, now: Ns, task: &Task) {
+    fn record_launch(&self, now: Instant, task: &Task) {
         let launch = TaskLaunch {
             task: self.task_number(task.id),
             model: task.model.0,
@@ -57,7 +57,7 @@ impl State {
             count: span.rows(),
             at: span.at,
         });
-        self.timeline.launched(now, &launch, rows);
+        self.timeline.launched(now.as_ns(), &launch, rows);
     }
 
     /// Returns a task's number in the pool.

@@ -11,7 +11,7 @@ mod unplaced;
 use std::{collections::HashMap, sync::Arc};
 
 use paternoster_batching::{
-    Action, Arrival, Core, DeviceLoad, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, ReqId,
+    Action, Arrival, Core, DeviceLoad, End, Event, Instant, Knobs, LaneId, LaneKnobs, ModelId, Ns, ReqId,
 };
 use paternoster_model::{Next, RowOutcome};
 use paternoster_observe::{MetaCounters, ModelStats, TaskRun, timeline::Timeline};
@@ -71,7 +71,7 @@ impl State {
         timeline: Arc<Timeline>,
     ) -> Self {
         for lane in 0..lanes {
-            core.step(0, Event::LaneUp(LaneId(lane), lane_knobs));
+            core.step(Instant::ZERO, Event::LaneUp(LaneId(lane), lane_knobs));
         }
         Self {
             numbers,
@@ -109,7 +109,7 @@ impl State {
 
     pub(super) fn bring_up(
         &mut self,
-        now: Ns,
+        now: Instant,
         id: ModelId,
         loaded: Arc<ServedVersion>,
         knobs: Knobs,
@@ -125,7 +125,7 @@ impl State {
     /// Returns the request if the pool is stopped or the device is lost.
     pub(super) fn submit(
         &mut self,
-        now: Ns,
+        now: Instant,
         mut request: Unplaced,
         after: &mut Effects,
     ) -> Result<Location, Box<Unplaced>> {
@@ -144,7 +144,7 @@ impl State {
                 Location::Movable(Arc::clone(current_shard))
             }
         };
-        record.observed.arrived(&record.handle.observed, now, req.0);
+        record.observed.arrived(&record.handle.observed, now.as_ns(), req.0);
         self.requests.insert(record);
         self.step(now, Event::Arrived(arrival), after);
         Ok(location)
@@ -158,7 +158,7 @@ impl State {
 
     /// Takes in requests that have left the core of another device. Returns them if the pool is stopped or this device
     /// is lost.
-    pub(super) fn take_in(&mut self, now: Ns, recalled: Vec<Unplaced>, after: &mut Effects) -> Vec<Unplaced> {
+    pub(super) fn take_in(&mut self, now: Instant, recalled: Vec<Unplaced>, after: &mut Effects) -> Vec<Unplaced> {
         if self.lost || self.stopped {
             return recalled;
         }
@@ -174,7 +174,7 @@ impl State {
             if let Some(version) = self.models.get_mut(&arrival.model) {
                 version.live += 1;
             }
-            record.observed.moved_in(&record.handle.observed, now, req.0);
+            record.observed.moved_in(&record.handle.observed, now.as_ns(), req.0);
             self.requests.insert(record);
             arrivals.push(arrival);
         }
@@ -185,7 +185,7 @@ impl State {
         Vec::new()
     }
 
-    fn recall(&mut self, now: Ns, arrival: Arrival, after: &mut Effects) {
+    fn recall(&mut self, now: Instant, arrival: Arrival, after: &mut Effects) {
         let req = arrival.req;
         if self.record(req).is_none() {
             return;
@@ -195,16 +195,23 @@ impl State {
             current_shard.leave();
         }
         self.left(arrival.model, after);
-        record.observed.moved_out(&record.handle.observed, now);
+        record.observed.moved_out(&record.handle.observed, now.as_ns());
         after.recalled.push(Unplaced { record, arrival });
     }
 
     /// Handles the result of a task that its lane started at `started`.
-    pub(super) fn finish(&mut self, started: Ns, now: Ns, job: &Job, finished: Finished, after: &mut Effects) {
+    pub(super) fn finish(
+        &mut self,
+        started: Instant,
+        now: Instant,
+        job: &Job,
+        finished: Finished,
+        after: &mut Effects,
+    ) {
         let (task, lane) = (job.task.id, job.task.lane);
         let returned = self.watch.returned(lane, task);
         after.watch_at = self.watch.goes_on(lane, now).or(after.watch_at);
-        self.timeline.completed(now, self.task_number(task), matches!(finished, Finished::Failed(_)));
+        self.timeline.completed(now.as_ns(), self.task_number(task), matches!(finished, Finished::Failed(_)));
         if let Returned::Abandoned(flight) = returned {
             after.incidents.push(Incident::returned(lane, flight));
             // The abandoned task has ended, so another one may be abandoned.
@@ -227,7 +234,7 @@ impl State {
         }
     }
 
-    fn failed(&mut self, now: Ns, job: &Job, reason: String, returned: &Returned, after: &mut Effects) {
+    fn failed(&mut self, now: Instant, job: &Job, reason: String, returned: &Returned, after: &mut Effects) {
         // The reason may contain data of another request, so only a request that ran alone receives it.
         if let Some(record) = job.only_member().and_then(|req| self.record(req)) {
             record.error = Some(match returned {
@@ -241,7 +248,7 @@ impl State {
         self.step(now, Event::Failed { task: job.task.id }, after);
     }
 
-    fn ran(&mut self, started: Ns, now: Ns, job: &Job, ran: TaskOutput, after: &mut Effects) {
+    fn ran(&mut self, started: Instant, now: Instant, job: &Job, ran: TaskOutput, after: &mut Effects) {
         let TaskOutput { outputs, mut outcomes, failures, delays, timings } = ran;
         let is_taken = outputs.is_some();
         let Outputs { responses, pieces, streamed, failures: lost } = outputs.unwrap_or_default();
@@ -266,7 +273,7 @@ impl State {
         let mut end = 0;
         for (stats, cell, members) in job.by_cell() {
             let batch_rows = job.task.row_count();
-            let run = TaskRun { cell, started_ns: started, ended_ns: now, timings, batch_rows };
+            let run = TaskRun { cell, started_ns: started.as_ns(), ended_ns: now.as_ns(), timings, batch_rows };
             let (first_row, mut queue_ns) = (end, 0);
             for member in members {
                 let response = responses.next();
@@ -327,7 +334,7 @@ impl State {
     }
 
     /// Steps the core and carries out its actions. Does nothing once the pool is stopped.
-    pub(super) fn step(&mut self, now: Ns, event: Event<'_>, after: &mut Effects) {
+    pub(super) fn step(&mut self, now: Instant, event: Event<'_>, after: &mut Effects) {
         if self.stopped {
             return;
         }

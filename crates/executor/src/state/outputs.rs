@@ -1,7 +1,7 @@
 //! Outputs that the host takes after their task has completed: responses that the core has released meanwhile wait for
 //! them.
 
-use paternoster_batching::{End, Event, Ns, ReqId};
+use paternoster_batching::{End, Event, Instant, ReqId};
 
 use super::{Effects, State, place};
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 impl State {
     /// Handles a request that the core has ended. A completed request waits for its outputs. If responses leave in
     /// order, all requests wait for those before them, except cancelled and expired ones.
-    pub(super) fn ended(&mut self, now: Ns, req: ReqId, end: End, after: &mut Effects) {
+    pub(super) fn ended(&mut self, now: Instant, req: ReqId, end: End, after: &mut Effects) {
         let Some(record) = self.requests.get_mut(place(req)).filter(|record| record.req == req) else { return };
         let order = self.models.get_mut(&record.handle.id).and_then(|version| version.waiting.as_mut());
         let waits = end == End::Completed && !record.unread_outputs.is_empty();
@@ -28,7 +28,7 @@ impl State {
     }
 
     /// Handles outputs that the host has taken, or that are lost.
-    pub(crate) fn taken(&mut self, now: Ns, job: &Job, outputs: Result<Outputs, String>, after: &mut Effects) {
+    pub(crate) fn taken(&mut self, now: Instant, job: &Job, outputs: Result<Outputs, String>, after: &mut Effects) {
         let Outputs { responses, pieces, streamed, failures } = outputs.unwrap_or_else(|fault| {
             let failures = (0..job.members.len()).map(|part| (part, fault.clone())).collect();
             Outputs { failures, ..Outputs::default() }
@@ -66,7 +66,7 @@ impl State {
     }
 
     /// Continues a request that waits for fewer outputs than before.
-    fn taken_of(&mut self, now: Ns, req: ReqId, after: &mut Effects) {
+    fn taken_of(&mut self, now: Instant, req: ReqId, after: &mut Effects) {
         let Some(record) = self.record(req) else { return };
         let (model, is_taken) = (record.handle.id, record.unread_outputs.is_empty());
         let Some(end) = record.ended else {
@@ -98,7 +98,7 @@ impl State {
     }
 
     /// Removes a request, to be answered.
-    fn leave(&mut self, now: Ns, req: ReqId, end: End, after: &mut Effects) {
+    fn leave(&mut self, now: Instant, req: ReqId, end: End, after: &mut Effects) {
         if self.record(req).is_none() {
             return;
         }
@@ -120,7 +120,7 @@ impl State {
         if let Some(unfolded_state) = &record.unfolded_state {
             unfolded_state.leave_sequence();
         }
-        record.observed.finished(now);
+        record.observed.finished(now.as_ns());
         let model = record.handle.id;
         after.ended.push((record, end));
         self.left(model, after);

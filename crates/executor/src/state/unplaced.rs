@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paternoster_batching::{Arrival, Ns, ReqId, SharedStateMemory};
+use paternoster_batching::{Arrival, Instant, ReqId, SharedStateMemory};
 use paternoster_model::{InSequence, unfold::Unfolded};
 use paternoster_observe::ObservedRequest;
 
@@ -23,8 +23,8 @@ pub(crate) struct Unplaced {
 /// Times by which a request must have begun, and must have ended, in pool time.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct TimeLimits {
-    pub(crate) queue_deadline: Option<Ns>,
-    pub(crate) deadline: Option<Ns>,
+    pub(crate) queue_deadline: Option<Instant>,
+    pub(crate) deadline: Option<Instant>,
 }
 
 impl Unplaced {

@@ -3,7 +3,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use paternoster_batching::{LaneId, Ns, ReqId, TaskId};
+use paternoster_batching::{Instant, LaneId, Ns, ReqId, TaskId};
 use paternoster_engine::StopSignal;
 use paternoster_observe::LaneCounts;
 
@@ -19,7 +19,7 @@ pub(super) struct Watch {
     /// Maximum number of abandoned tasks.
     most_abandoned: usize,
     /// Time of the next check; `None` if there is nothing to check.
-    check_at: Option<Ns>,
+    check_at: Option<Instant>,
     counts: LaneCounts,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct InFlightTask {
     pub(super) task: TaskId,
     pub(super) loaded: Arc<ServedVersion>,
     pub(super) stage: u16,
-    pub(super) since: Ns,
+    pub(super) since: Instant,
     /// Time limit on its lane; `None`: no limit.
     pub(super) limit_ns: Option<Ns>,
 }
@@ -55,7 +55,7 @@ pub(super) struct InFlightTask {
 enum Progress {
     Running,
     /// Its stop signal was raised at this time.
-    Stopping(StopReason, Ns),
+    Stopping(StopReason, Instant),
     /// It did not stop, and the core has given up its lane.
     Lost(StopReason),
 }
@@ -105,7 +105,7 @@ impl Watch {
         lane: LaneId,
         flight: InFlightTask,
         requests: impl Iterator<Item = ReqId>,
-    ) -> (Arc<StopSignal>, Option<Ns>) {
+    ) -> (Arc<StopSignal>, Option<Instant>) {
         let Some(lane) = self.lanes.get_mut(usize::from(lane.0)) else { return (Arc::default(), None) };
         let (stop, mut own) = lane.spare.pop().unwrap_or_default();
         own.clear();
@@ -118,7 +118,7 @@ impl Watch {
 
     /// Records that a task has left a lane, so that the next one on it, if any, runs from now on. Returns the time of
     /// the next check if it becomes earlier.
-    pub(super) fn goes_on(&mut self, lane: LaneId, now: Ns) -> Option<Ns> {
+    pub(super) fn goes_on(&mut self, lane: LaneId, now: Instant) -> Option<Instant> {
         let next = self.lanes.get_mut(usize::from(lane.0))?.tasks.front_mut()?;
         next.flight.since = next.flight.since.max(now);
         if let Progress::Stopping(_, asked_at) = &mut next.progress {
@@ -130,7 +130,7 @@ impl Watch {
 
     /// Stops tasks that no live request needs. Returns their number, and the time of the next check if it becomes
     /// earlier.
-    pub(super) fn stop_unwanted(&mut self, now: Ns, is_live: impl Fn(ReqId) -> bool) -> (usize, Option<Ns>) {
+    pub(super) fn stop_unwanted(&mut self, now: Instant, is_live: impl Fn(ReqId) -> bool) -> (usize, Option<Instant>) {
         let mut stopped = 0;
         for OnLane { progress, stop, requests, .. } in self.lanes.iter_mut().flat_map(|lane| &mut lane.tasks) {
             if *progress == Progress::Running && !requests.iter().any(|&req| is_live(req)) {
@@ -140,7 +140,7 @@ impl Watch {
             }
         }
         self.counts.unwanted += stopped as u64;
-        let check_at = if stopped == 0 { None } else { self.arm(now.saturating_add(self.grace_ns)) };
+        let check_at = if stopped == 0 { None } else { self.arm(now + self.grace_ns) };
         (stopped, check_at)
     }
 
@@ -165,7 +165,7 @@ impl Watch {
     }
 
     /// Stops tasks that exceeded their time limit, and gives up those that did not return within the grace period.
-    pub(super) fn check(&mut self, now: Ns) -> Vec<(LaneId, Found)> {
+    pub(super) fn check(&mut self, now: Instant) -> Vec<(LaneId, Found)> {
         let mut found = Vec::new();
         for (id, lane) in (0..).map(LaneId).zip(&mut self.lanes) {
             let Some(OnLane { flight, progress, stop, .. }) = lane.tasks.front_mut() else { continue };
@@ -190,7 +190,7 @@ impl Watch {
     }
 
     /// Returns the time of the next check.
-    pub(super) fn next_check(&mut self) -> Option<Ns> {
+    pub(super) fn next_check(&mut self) -> Option<Instant> {
         let first = self.lanes.iter().filter_map(|lane| lane.tasks.front());
         self.check_at = first.filter_map(|entry| due(&entry.flight, entry.progress, self.grace_ns)).min();
         self.check_at
@@ -241,7 +241,7 @@ impl Watch {
     }
 
     /// Brings the next check forward. Returns its time, unless an earlier check is due.
-    fn arm(&mut self, at: Ns) -> Option<Ns> {
+    fn arm(&mut self, at: Instant) -> Option<Instant> {
         if self.check_at.is_some_and(|check_at| check_at <= at) {
             return None;
         }
@@ -251,10 +251,10 @@ impl Watch {
 }
 
 /// Returns when the next check of a task is due.
-fn due(flight: &InFlightTask, progress: Progress, grace_ns: Ns) -> Option<Ns> {
+fn due(flight: &InFlightTask, progress: Progress, grace_ns: Ns) -> Option<Instant> {
     match progress {
-        Progress::Running => Some(flight.since.saturating_add(flight.limit_ns?)),
-        Progress::Stopping(_, asked_at) => Some(asked_at.saturating_add(grace_ns)),
+        Progress::Running => Some(flight.since + flight.limit_ns?),
+        Progress::Stopping(_, asked_at) => Some(asked_at + grace_ns),
         Progress::Lost(_) => None,
     }
 }

@@ -11,6 +11,11 @@ const GRACE: Ns = 10;
 const ONE: LaneId = LaneId(0);
 const TWO: LaneId = LaneId(1);
 
+/// Returns the instant this long after the epoch.
+fn at(since_epoch_ns: Ns) -> Instant {
+    Instant::from_ns(since_epoch_ns)
+}
+
 /// A task with a limit.
 fn flight(task: u64, since: Ns) -> InFlightTask {
     let spec = ModelSpec {
@@ -31,17 +36,22 @@ fn flight(task: u64, since: Ns) -> InFlightTask {
         &Budget::of(0),
     );
     let limit_ns = loaded.limit_ns;
-    InFlightTask { task: TaskId(task), loaded, stage: 0, since, limit_ns }
+    InFlightTask { task: TaskId(task), loaded, stage: 0, since: at(since), limit_ns }
 }
 
-fn launch(watch: &mut Watch, lane: LaneId, flight: InFlightTask, requests: &[u64]) -> (Arc<StopSignal>, Option<Ns>) {
+fn launch(
+    watch: &mut Watch,
+    lane: LaneId,
+    flight: InFlightTask,
+    requests: &[u64],
+) -> (Arc<StopSignal>, Option<Instant>) {
     watch.launched(lane, flight, requests.iter().map(|&req| ReqId(req)))
 }
 
 /// Returns the tasks that are overdue, and those that are lost.
 fn check(watch: &mut Watch, now: Ns) -> (Vec<u64>, Vec<u64>) {
     let (mut overdue, mut lost) = (Vec::new(), Vec::new());
-    for (_, found) in watch.check(now) {
+    for (_, found) in watch.check(at(now)) {
         match found {
             Found::Overdue(flight) => overdue.push(flight.task.0),
             Found::Lost(flight, _) => lost.push(flight.task.0),
@@ -54,20 +64,20 @@ fn check(watch: &mut Watch, now: Ns) -> (Vec<u64>, Vec<u64>) {
 fn a_task_is_told_to_stop_once_when_its_limit_has_passed() {
     let mut watch = Watch::new(2, GRACE);
     let (first, check_at) = launch(&mut watch, ONE, flight(1, 10), &[1]);
-    assert_eq!(check_at, Some(110));
+    assert_eq!(check_at, Some(at(110)));
     let (second, check_at) = launch(&mut watch, TWO, flight(2, 50), &[2]);
     assert_eq!(check_at, None, "an earlier check is due");
     assert_eq!(check(&mut watch, 109), (vec![], vec![]));
     assert_eq!(check(&mut watch, 110), (vec![1], vec![]));
     assert!(first.is_raised() && !second.is_raised());
     assert_eq!(check(&mut watch, 110), (vec![], vec![]), "it was found before");
-    assert_eq!(watch.next_check(), Some(120), "then its grace is over");
+    assert_eq!(watch.next_check(), Some(at(120)), "then its grace is over");
     assert!(matches!(
         watch.returned(ONE, TaskId(1)),
         Returned::Stopped { lost: false, reason: StopReason::Overdue, .. }
     ));
     assert!(!first.is_raised(), "the next one on the lane may run");
-    assert_eq!(watch.next_check(), Some(150));
+    assert_eq!(watch.next_check(), Some(at(150)));
     assert!(matches!(watch.returned(TWO, TaskId(2)), Returned::InTime));
     assert_eq!(watch.next_check(), None, "nothing is checked while all lanes are idle");
 }
@@ -79,9 +89,9 @@ fn a_shorter_limit_brings_the_look_forward() {
     assert_eq!(launch(&mut watch, ONE, unlimited, &[1]).1, None);
     assert_eq!(watch.next_check(), None);
     assert!(matches!(watch.returned(ONE, TaskId(1)), Returned::InTime));
-    assert_eq!(launch(&mut watch, ONE, flight(2, 0), &[1]).1, Some(100));
+    assert_eq!(launch(&mut watch, ONE, flight(2, 0), &[1]).1, Some(at(100)));
     let short = InFlightTask { limit_ns: Some(20), ..flight(3, 30) };
-    assert_eq!(launch(&mut watch, TWO, short, &[2]).1, Some(50));
+    assert_eq!(launch(&mut watch, TWO, short, &[2]).1, Some(at(50)));
 }
 
 #[test]
@@ -89,10 +99,10 @@ fn a_task_is_unwanted_when_none_of_its_requests_lives() {
     let mut watch = Watch::new(2, GRACE);
     let (first, _) = launch(&mut watch, ONE, flight(1, 0), &[1, 2]);
     let (second, _) = launch(&mut watch, TWO, flight(2, 0), &[3]);
-    assert_eq!(watch.stop_unwanted(5, |req| req != ReqId(1)), (0, None), "request 2 waits for it");
-    assert_eq!(watch.stop_unwanted(6, |req| req == ReqId(3)), (1, Some(16)));
+    assert_eq!(watch.stop_unwanted(at(5), |req| req != ReqId(1)), (0, None), "request 2 waits for it");
+    assert_eq!(watch.stop_unwanted(at(6), |req| req == ReqId(3)), (1, Some(at(16))));
     assert!(first.is_raised() && !second.is_raised());
-    assert_eq!(watch.stop_unwanted(7, |req| req == ReqId(3)), (0, None), "its signal was raised before");
+    assert_eq!(watch.stop_unwanted(at(7), |req| req == ReqId(3)), (0, None), "its signal was raised before");
     assert_eq!(watch.counts(), LaneCounts { unwanted: 1, ..LaneCounts::default() }, "its time is not over");
     assert!(matches!(watch.returned(ONE, TaskId(1)), Returned::Stopped { reason: StopReason::Unwanted, .. }));
 }
@@ -141,15 +151,15 @@ fn a_lane_that_gets_no_thread_waits_for_its_task() {
 fn of_tasks_one_behind_the_other_the_first_counts() {
     let mut watch = Watch::new(1, GRACE);
     let (first, check_at) = launch(&mut watch, ONE, flight(1, 0), &[1]);
-    assert_eq!(check_at, Some(100));
+    assert_eq!(check_at, Some(at(100)));
     let (second, check_at) = launch(&mut watch, ONE, flight(2, 10), &[2]);
     assert_eq!(check_at, None, "its time has not begun");
-    assert_eq!(watch.next_check(), Some(100));
+    assert_eq!(watch.next_check(), Some(at(100)));
     assert!(matches!(watch.returned(ONE, TaskId(1)), Returned::InTime));
-    assert_eq!(watch.next_check(), Some(110), "as it was launched");
-    assert_eq!(watch.goes_on(ONE, 90), None, "there is a check before that");
+    assert_eq!(watch.next_check(), Some(at(110)), "as it was launched");
+    assert_eq!(watch.goes_on(ONE, at(90)), None, "there is a check before that");
     assert_eq!(check(&mut watch, 110), (vec![], vec![]), "it has run for 20");
-    assert_eq!(watch.next_check(), Some(190));
+    assert_eq!(watch.next_check(), Some(at(190)));
     assert_eq!(check(&mut watch, 190), (vec![2], vec![]));
     assert!(second.is_raised() && !first.is_raised());
 }

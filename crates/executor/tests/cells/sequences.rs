@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use paternoster_batching::{End, Rejection, SequenceKnobs, SequenceNo};
+use paternoster_batching::{End, Instant, Rejection, SequenceKnobs, SequenceNo};
 use paternoster_model::{CorrelationId, InSequence};
 
 #[derive(Debug)]
@@ -19,7 +19,7 @@ struct Sequence {
     dropped: Option<(u64, End)>,
     /// Whether a row of it was launched, so that it has a slot.
     has_slot: bool,
-    idle_since: u64,
+    idle_since: Instant,
 }
 
 /// The sequences of one model.
@@ -55,7 +55,7 @@ impl Sequences {
     /// Records that the core assigned a request that has just arrived to a sequence.
     pub(super) fn joined(
         &mut self,
-        now: u64,
+        now: Instant,
         req: u64,
         request: &InSequence,
         number: SequenceNo,
@@ -122,7 +122,7 @@ impl Sequences {
     /// Records the end of a request, with its state if it completed.
     pub(super) fn finished(
         &mut self,
-        now: u64,
+        now: Instant,
         req: u64,
         request: &InSequence,
         end: End,
@@ -174,7 +174,7 @@ impl Sequences {
     }
 
     /// Records that the core ended a sequence.
-    pub(super) fn over(&mut self, now: u64, number: SequenceNo) -> Result<(), String> {
+    pub(super) fn over(&mut self, now: Instant, number: SequenceNo) -> Result<(), String> {
         let sequence = self.all.remove(&number).ok_or_else(|| format!("{number:?} is over twice"))?;
         // Requests behind one that left a step out end next.
         if sequence.dropped.is_none() && !sequence.live.is_empty() {
@@ -185,7 +185,7 @@ impl Sequences {
             return Ok(());
         }
         if !sequence.is_closed {
-            let idle_ns = now - sequence.idle_since;
+            let idle_ns = now.since(sequence.idle_since);
             if idle_ns < self.knobs.max_idle_ns {
                 return Err(format!("{number:?} is over after {idle_ns} of {}", self.knobs.max_idle_ns));
             }

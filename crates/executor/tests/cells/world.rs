@@ -3,8 +3,8 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use paternoster_batching::{
-    CellKind, CellKnobs, CellularKnobs, ChunkKnobs, Knobs, LaneKnobs, LazyCellKnobs, Policy, QueueKnobs, QueueingKnobs,
-    SegmentKnobs, SequenceKnobs, StageKnobs, TimeoutAction, WindowKnobs,
+    CellKind, CellKnobs, CellularKnobs, ChunkKnobs, Instant, Knobs, LaneKnobs, LazyCellKnobs, Policy, QueueKnobs,
+    QueueingKnobs, SegmentKnobs, SequenceKnobs, StageKnobs, TimeoutAction, WindowKnobs,
 };
 use paternoster_model::{
     CellId, CorrelationId, InSequence,
@@ -28,7 +28,7 @@ pub(super) struct World {
 /// A request.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
-    pub at: u64,
+    pub at: Instant,
     pub model: usize,
     pub graph: Vec<Unfolded>,
     /// For each segment of steps, how many steps it really has: for loops fewer than the maximum.
@@ -157,7 +157,7 @@ impl World {
         };
         let lanes = (0..rng.within(1, 3)).map(|_| lane(rng)).collect();
         let mean_gap = rng.within(20, 600);
-        let mut at = 0;
+        let mut at = Instant::ZERO;
         let requests = (0..rng.within(20, 80)).map(|_| {
             at += rng.exponential(mean_gap);
             let model = rng.below(models.len() as u64) as usize;
@@ -268,7 +268,7 @@ fn model(rng: &mut Rng) -> Knobs {
     Knobs { queueing, stages, policy, max_in_flight: rng.within(1, 8) as u32, objective_ns, ..Knobs::default() }
 }
 
-fn asked(rng: &mut Rng, at: u64, model: usize, knobs: &Knobs) -> Asked {
+fn asked(rng: &mut Rng, at: Instant, model: usize, knobs: &Knobs) -> Asked {
     let Policy::Cellular(cellular) = &knobs.policy else { panic!("all models are of cells") };
     let mut steps = Vec::new();
     let graph = cellular.segments.iter().map(|segment| match segment {

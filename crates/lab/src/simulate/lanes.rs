@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use paternoster_batching::{Ns, Task};
+use paternoster_batching::{Instant, Task};
 
 /// The tasks of a lane.
 #[derive(Clone, Debug, Default)]
@@ -12,7 +12,7 @@ struct Lane {
     /// Whether the first task is running.
     is_running: bool,
     /// End of its last task; `None` before the first.
-    rested: Option<Ns>,
+    rested: Option<Instant>,
 }
 
 /// The lanes of one device.
@@ -34,7 +34,7 @@ impl Lanes {
 
     /// Starts a task that waits for no other, on the first lane that has one. Also returns whether that lane was idle
     /// before.
-    pub(super) fn begin(&mut self, now: Ns) -> Option<(&Task, bool)> {
+    pub(super) fn begin(&mut self, now: Instant) -> Option<(&Task, bool)> {
         let at = self.lanes.iter().position(|lane| {
             let next = lane.tasks.front().filter(|_| !lane.is_running);
             next.is_some_and(|task| !self.is_held_up(task))
@@ -50,7 +50,7 @@ impl Lanes {
     }
 
     /// Ends the task that runs on a lane.
-    pub(super) fn end(&mut self, lane: usize, now: Ns) -> Option<Task> {
+    pub(super) fn end(&mut self, lane: usize, now: Instant) -> Option<Task> {
         let lane = self.lanes.get_mut(lane).filter(|lane| lane.is_running)?;
         lane.is_running = false;
         lane.rested = Some(now);
@@ -81,7 +81,7 @@ mod tests {
         }
     }
 
-    fn begun(lanes: &mut Lanes, now: Ns) -> Vec<(u64, bool)> {
+    fn begun(lanes: &mut Lanes, now: Instant) -> Vec<(u64, bool)> {
         std::iter::from_fn(|| lanes.begin(now).map(|(task, rested)| (task.id.0, rested))).collect()
     }
 
@@ -89,11 +89,11 @@ mod tests {
     fn tasks_of_a_lane_run_one_after_the_other_and_behind_those_they_wait_for() {
         let mut lanes = Lanes::new(2);
         [task(0, 0, &[]), task(1, 0, &[]), task(2, 1, &[1, 9])].into_iter().for_each(|task| lanes.push(task));
-        assert_eq!(begun(&mut lanes, 5), [(0, true)], "task 2 waits for task 1 on the other lane");
-        assert_eq!(lanes.end(1, 7), None);
-        assert_eq!(lanes.end(0, 7).map(|task| task.id), Some(TaskId(0)));
-        assert_eq!(begun(&mut lanes, 7), [(1, false)], "it follows at once");
-        assert_eq!(lanes.end(0, 9).map(|task| task.id), Some(TaskId(1)));
-        assert_eq!(begun(&mut lanes, 9), [(2, true)]);
+        assert_eq!(begun(&mut lanes, Instant::from_ns(5)), [(0, true)], "task 2 waits for task 1 on the other lane");
+        assert_eq!(lanes.end(1, Instant::from_ns(7)), None);
+        assert_eq!(lanes.end(0, Instant::from_ns(7)).map(|task| task.id), Some(TaskId(0)));
+        assert_eq!(begun(&mut lanes, Instant::from_ns(7)), [(1, false)], "it follows at once");
+        assert_eq!(lanes.end(0, Instant::from_ns(9)).map(|task| task.id), Some(TaskId(1)));
+        assert_eq!(begun(&mut lanes, Instant::from_ns(9)), [(2, true)]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paternoster_batching::Ns;
+use paternoster_batching::Instant;
 use paternoster_model::unfold::Topology;
 
 use crate::workload::{Arrivals, LengthDistribution, Translations, Trees};
@@ -10,8 +10,8 @@ use crate::workload::{Arrivals, LengthDistribution, Translations, Trees};
 /// One request before it arrives, with one row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offered {
-    /// Arrival time.
-    pub at: Ns,
+    /// Arrival time; the run starts at the epoch.
+    pub at: Instant,
     /// Index of its model in the [`Setup`](super::Setup).
     pub model: u16,
     /// Length of its input; 0 if its model has no lengths.
@@ -68,7 +68,7 @@ impl SimulatedLoad {
                 }
             }
             let traced = self.traced.as_ref().and_then(|traced| traced.get(number as usize).copied());
-            Offered { at, model: model as u16, ..samplers[model].draw(traced) }
+            Offered { at: Instant::from_ns(at), model: model as u16, ..samplers[model].draw(traced) }
         })
     }
 }
@@ -155,7 +155,7 @@ mod tests {
             backlog: 0,
         };
         let found: Vec<Offered> = load.requests(1, 9).collect();
-        let of = |offered: &Offered| (offered.at, offered.length);
+        let of = |offered: &Offered| (offered.at.as_ns(), offered.length);
         assert_eq!(found.iter().map(of).collect::<Vec<_>>(), [(10, 4), (20, 5), (30, 6)]);
         assert!(found.iter().all(|offered| offered.decoded.abs_diff(offered.length) <= 3), "{found:?}");
     }

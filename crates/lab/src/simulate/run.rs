@@ -3,7 +3,7 @@
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use paternoster_batching::{
-    Action, Arrival, Core, End, Event, LaneId, ModelId, Ns, ReqId,
+    Action, Arrival, Core, End, Event, Instant, LaneId, ModelId, Ns, ReqId,
     router::{Move, Router},
 };
 use paternoster_model::{Next, RowOutcome};
@@ -36,7 +36,7 @@ enum Due {
 /// A request on its way to the core.
 struct Coming {
     offered: Offered,
-    reaches: Ns,
+    reaches: Instant,
     back_ns: Ns,
 }
 
@@ -52,13 +52,13 @@ struct Known {
     /// Time that its response takes to reach the client.
     back_ns: Ns,
     /// Start of its first task.
-    began: Option<Ns>,
+    began: Option<Instant>,
 }
 
 struct Device {
     core: Core,
     lanes: Lanes,
-    wake: Option<Ns>,
+    wake: Option<Instant>,
     is_lost: bool,
 }
 
@@ -68,10 +68,10 @@ struct Run<'s> {
     surfaces: Vec<Vec<Surface>>,
     devices: Vec<Device>,
     router: Router,
-    due: BinaryHeap<Reverse<(Ns, Due)>>,
+    due: BinaryHeap<Reverse<(Instant, Due)>>,
     requests: Vec<Known>,
-    now: Ns,
-    last_end: Ns,
+    now: Instant,
+    last_end: Instant,
     figures: SimulatedFigures,
     random: ChaCha8Rng,
 }
@@ -83,7 +83,7 @@ struct Run<'s> {
 pub fn run(setup: &Setup, seed: u64, requests: impl IntoIterator<Item = Offered>) -> SimulatedFigures {
     let mut run = Run::new(setup, seed);
     let mut requests = requests.into_iter();
-    let mut next = requests.next().map(|offered| run.send(offered, 0));
+    let mut next = requests.next().map(|offered| run.send(offered, Instant::ZERO));
     loop {
         let due = run.due.peek().map(|Reverse((at, _))| *at);
         match (due, next) {
@@ -122,17 +122,17 @@ impl<'s> Run<'s> {
             router,
             due: losses.collect(),
             requests: Vec::new(),
-            now: 0,
-            last_end: 0,
+            now: Instant::ZERO,
+            last_end: Instant::ZERO,
             figures,
             random: ChaCha8Rng::seed_from_u64(seed),
         }
     }
 
     /// Sends a request. It reaches the core no earlier than the previous one.
-    fn send(&mut self, offered: Offered, last_reaches: Ns) -> Coming {
+    fn send(&mut self, offered: Offered, last_reaches: Instant) -> Coming {
         let front_ns = scattered(&self.setup.front, &mut self.random).unwrap_or(0.0).round() as Ns;
-        let reaches = offered.at.saturating_add(front_ns / 2).max(last_reaches);
+        let reaches = (offered.at + front_ns / 2).max(last_reaches);
         Coming { offered, reaches, back_ns: front_ns.div_ceil(2) }
     }
 
@@ -158,8 +158,8 @@ impl<'s> Run<'s> {
         }
     }
 
-    fn count_arrival(&mut self, req: ReqId, at: Ns) {
-        let since_last = self.requests.iter().rev().nth(1).map_or(0, |last| at.saturating_sub(last.offered.at));
+    fn count_arrival(&mut self, req: ReqId, at: Instant) {
+        let since_last = self.requests.iter().rev().nth(1).map_or(0, |last| at.since(last.offered.at));
         if let Some(last) = req.0.checked_sub(1)
             && let Some(period) = self.period_of(ReqId(last))
         {
@@ -167,7 +167,7 @@ impl<'s> Run<'s> {
         }
         if let Some(period) = self.period_of(req) {
             period.offered += 1;
-            period.arrived_ns += u128::from(at);
+            period.arrived_ns += u128::from(at.as_ns());
         }
     }
 
@@ -280,7 +280,7 @@ impl<'s> Run<'s> {
             let table_ns = served.task_ns(&self.surfaces[model], task, to_decode);
             let lane = device * usize::from(self.setup.lanes.max(1)) + usize::from(task.lane.0);
             let took_ns = match &self.setup.replay {
-                Some(replay) => replay.took_ns(lane, self.now, table_ns),
+                Some(replay) => replay.took_ns(lane, self.now.as_ns(), table_ns),
                 None => {
                     let late_ns = if has_rested { self.setup.after_idle_ns } else { 0 };
                     table_ns * scattered(&served.table.scatter, &mut self.random).unwrap_or(1.0) + late_ns as f64
@@ -303,7 +303,7 @@ impl<'s> Run<'s> {
         let answered = self.now + known.back_ns;
         self.last_end = self.last_end.max(answered);
         self.figures.served += u64::from(end == End::Completed);
-        let latency_ns = answered - arrived;
+        let latency_ns = answered.since(arrived);
         if let (Some(period), End::Completed) = (self.period_of(req), end) {
             period.completed += 1;
             period.latency_ns += u128::from(latency_ns);
@@ -318,8 +318,8 @@ impl<'s> Run<'s> {
         }
         figures.completed += 1;
         figures.latencies.record(latency_ns);
-        figures.queued.record(began - arrived);
-        figures.computing.record(answered - began);
+        figures.queued.record(began.since(arrived));
+        figures.computing.record(answered.since(began));
         let objective_ns = self.setup.models[model].knobs.objective_ns;
         figures.in_time += u64::from(objective_ns.is_none_or(|objective_ns| latency_ns <= objective_ns));
     }
@@ -339,15 +339,15 @@ impl<'s> Run<'s> {
 
     fn end(mut self) -> SimulatedFigures {
         let first = usize::try_from(self.setup.warm_up).ok().and_then(|first| self.requests.get(first));
-        let last_arrival = self.requests.last().map_or(0, |known| known.offered.at);
+        let last_arrival = self.requests.last().map_or(Instant::ZERO, |known| known.offered.at);
         if let Some(first) = first {
-            self.figures.span_ns = u128::from(self.last_end.saturating_sub(first.offered.at));
-            self.figures.arriving_ns = u128::from(last_arrival - first.offered.at);
+            self.figures.span_ns = u128::from(self.last_end.since(first.offered.at));
+            self.figures.arriving_ns = u128::from(last_arrival.since(first.offered.at));
         }
-        self.figures.run_ns = u128::from(self.last_end);
+        self.figures.run_ns = u128::from(self.last_end.as_ns());
         let lanes = f64::from(self.setup.lanes.max(1));
         let busy_s = self.figures.busy_ns as f64 / NS_PER_S / lanes;
-        let all_s = self.last_end as f64 / NS_PER_S * self.devices.len() as f64;
+        let all_s = self.last_end.as_ns() as f64 / NS_PER_S * self.devices.len() as f64;
         self.figures.joules = self.setup.idle_watts * all_s + (self.setup.busy_watts - self.setup.idle_watts) * busy_s;
         for device in &self.devices {
             for (model, counters) in device.core.counters() {
@@ -372,10 +372,10 @@ impl Device {
     fn new(setup: &Setup) -> Self {
         let mut core = Core::new();
         for (id, served) in (0..).zip(&setup.models) {
-            core.step(0, Event::ModelUp(ModelId(id), served.staged()));
+            core.step(Instant::ZERO, Event::ModelUp(ModelId(id), served.staged()));
         }
         for lane in 0..setup.lanes.max(1) {
-            core.step(0, Event::LaneUp(LaneId(lane), setup.ahead));
+            core.step(Instant::ZERO, Event::LaneUp(LaneId(lane), setup.ahead));
         }
         Self { core, lanes: Lanes::new(setup.lanes.max(1)), wake: None, is_lost: false }
     }

@@ -1,6 +1,6 @@
 //! The setup of a run: devices, models and policies.
 
-use paternoster_batching::{Knobs, LaneKnobs, Ns, Policy, ReqId, StageKnobs, Task};
+use paternoster_batching::{Instant, Knobs, LaneKnobs, Ns, Policy, ReqId, StageKnobs, Task};
 use paternoster_model::{CellId, Next};
 
 use super::{replay::Replay, surface::Surface, table::ModelTable};
@@ -14,7 +14,7 @@ pub struct Setup {
     /// them.
     pub devices: u16,
     /// Devices that are lost, with the times.
-    pub lost: Vec<(Ns, u16)>,
+    pub lost: Vec<(Instant, u16)>,
     /// Number of lanes per device, at least 1. A task's duration does not depend on the other lanes.
     pub lanes: u16,
     /// How much work lanes accept ahead of completion.

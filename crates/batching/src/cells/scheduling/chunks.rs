@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 
 use super::{Cells, Place};
 use crate::{
-    ChunkKnobs, Ns,
+    ChunkKnobs, Instant, Ns,
     cells::queues::NodeRow,
     cost::{Quantile, StepTerms},
     graph::time_of,
@@ -39,27 +39,27 @@ const LEAST_FIXED_STEPS: f64 = 0.5;
 /// What is known of requests that come while tasks run.
 #[derive(Debug)]
 pub(in crate::cells) struct Chunks {
-    /// In the time that tasks take.
     rate: Rate,
-    ran_ns: Ns,
+    /// The clock of `rate`, which runs only while tasks do.
+    clock: Instant,
 }
 
 impl Default for Chunks {
     fn default() -> Self {
-        Self { rate: Rate::new(Some(AVERAGE_NS), 0), ran_ns: 0 }
+        Self { rate: Rate::new(Some(AVERAGE_NS), Instant::ZERO), clock: Instant::ZERO }
     }
 }
 
 impl Chunks {
     /// Counts the time of a task.
     pub(in crate::cells) fn ran(&mut self, took_ns: Ns) {
-        self.ran_ns = self.ran_ns.saturating_add(took_ns);
-        self.rate.roll(self.ran_ns);
+        self.clock += took_ns;
+        self.rate.roll(self.clock);
     }
 
     /// Returns the requests that come in a nanosecond of a task.
     fn newcomers_per_ns(&self) -> f64 {
-        self.rate.at(self.ran_ns) + MIGHT_COME / AVERAGE_NS as f64
+        self.rate.at(self.clock) + MIGHT_COME / AVERAGE_NS as f64
     }
 }
 
@@ -151,7 +151,7 @@ impl Cells {
     /// Notes a request that came.
     pub(crate) fn arrived(&mut self) {
         if !self.tasks.is_empty() {
-            self.chunks.rate.add(self.chunks.ran_ns, 1);
+            self.chunks.rate.add(self.chunks.clock, 1);
         }
     }
 
@@ -234,7 +234,7 @@ impl Cells {
         let waiting_ns = version.tightest_waiting(now, ledger).map(|tightest| tightest.slack_ns as f64);
         let aboard_ns = self.first_targets().filter_map(|request_ix| {
             let needs_ns = time_of(&version.costs, &self.nodes_left(version, request_ix)?, |_| 1, Quantile::P99)?;
-            let slack_ns = version.target(&ledger[request_ix]).checked_sub(now.saturating_add(needs_ns))? as f64;
+            let slack_ns = version.target(&ledger[request_ix]).checked_since(now + needs_ns)? as f64;
             match rows.iter().zip(left).find(|(row, _)| row.request() == request_ix) {
                 // It waits only after its own last step.
                 Some((_, &own)) => Some(choice.run_ns(own) + slack_ns),

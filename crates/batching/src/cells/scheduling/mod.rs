@@ -15,8 +15,8 @@ use smallvec::SmallVec;
 use self::{chunks::Chunks, gain::Steps, paper::Round, waits::Waits};
 use super::{graphs::CellGraphs, queues::NodeRow, slots::slots};
 use crate::{
-    Action, Arrival, Bucket, CellKind, CellKnobs, CellularKnobs, End, LaneId, Ns, Rejection, RowSpan, ShapeClass, Task,
-    TaskId,
+    Action, Arrival, Bucket, CellKind, CellKnobs, CellularKnobs, End, Instant, LaneId, Ns, Rejection, RowSpan,
+    ShapeClass, Task, TaskId,
     arbiter::Lane,
     cost::{Quantile, class_of},
     graph::time_of,
@@ -45,7 +45,7 @@ pub(crate) struct Cells {
     waits: Waits,
     pub(super) chunks: Chunks,
     /// Boarded requests by target, without those that are late; empty if the version has no objective.
-    targets: BTreeSet<(Ns, RequestIx)>,
+    targets: BTreeSet<(Instant, RequestIx)>,
     /// How waiting requests wait for a fuller batch, if they do.
     queue_delay: Option<QueueDelay>,
     /// Requests that have run, but whose responses leave together with those of the requests that they were merged
@@ -167,7 +167,7 @@ impl Cells {
     }
 
     /// Removes targets that have passed, which can no longer be met.
-    fn forget_targets(&mut self, now: Ns) {
+    fn forget_targets(&mut self, now: Instant) {
         while self.targets.first().is_some_and(|&(target, _)| target <= now) {
             self.targets.pop_first();
         }
@@ -346,10 +346,10 @@ impl Cells {
 
     /// Returns the least slack of boarded requests whose target can probably be met, with each remaining node in a task
     /// of its own.
-    pub(crate) fn tightest(&self, version: &Version, now: Ns, ledger: &Ledger) -> Option<Tightest> {
+    pub(crate) fn tightest(&self, version: &Version, now: Instant, ledger: &Ledger) -> Option<Tightest> {
         let slack = self.first_targets().filter_map(|request_ix| {
             let needs_ns = time_of(&version.costs, &self.nodes_left(version, request_ix)?, |_| 1, Quantile::P99)?;
-            version.target(&ledger[request_ix]).checked_sub(now.saturating_add(needs_ns))
+            version.target(&ledger[request_ix]).checked_since(now + needs_ns)
         });
         let slack_ns = slack.min()?;
         Some(Tightest { slack_ns, stage_ns: version.stage_ns(1, &ShapeClass::default())? })

@@ -51,7 +51,7 @@ impl Cells {
     /// their times are unknown, or if it will probably miss its target.
     fn slack(&self, context: &StepContext<'_>, request_ix: RequestIx, left: &NodeCounts) -> Option<(CellId, Ns)> {
         let version = &*context.version;
-        let until_ns = version.target(&context.ledger[request_ix]).checked_sub(context.now)?;
+        let until_ns = version.target(&context.ledger[request_ix]).checked_since(context.now)?;
         let (next, _) = *left.iter().find(|(_, nodes)| *nodes > 0)?;
         let rows = |cell: CellId| self.cells.under_way.min(self.most_rows(cell));
         let needs_ns = |quantile| time_of(&version.costs, left, rows, quantile);
@@ -73,6 +73,6 @@ impl Cells {
         }
         let (version, request) = (&*context.version, &context.ledger[request_ix]);
         let needs_ns = version.graph.time_alone(&version.costs, request, Quantile::Mean, 1.0 - PROBABLY);
-        needs_ns.is_some_and(|ns| context.now.saturating_add(ns) > version.target(request))
+        needs_ns.is_some_and(|ns| context.now + ns > version.target(request))
     }
 }

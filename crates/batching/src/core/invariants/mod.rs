@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Core;
 use crate::{
-    Ns,
+    Instant, Ns,
     arbiter::Lane,
     group::VersionScheduler,
     hold::hold,
     ids::{GroupIx, NOT_THEIR_TURN, RequestIx, SubQueueIx},
-    ledger::{InFlightTask, Ledger, NEVER, Request, RequestState},
+    ledger::{InFlightTask, Ledger, Request, RequestState},
     queue::{Pending, SubQueue},
     timers::Timers,
     version::Version,
@@ -105,12 +105,12 @@ fn running(core: &Core, ix: GroupIx, group: &VersionScheduler) -> Result<(), Bro
 /// Every due time has been announced to the driver, and the size of the alarm heap is bounded by the number of armed
 /// alarms.
 fn wakes(core: &Core) -> Result<(), Broken> {
-    let alarms = || core.ledger.iter().map(|(_, request)| request.alarm).filter(|&at| at != NEVER);
+    let alarms = || core.ledger.iter().map(|(_, request)| request.alarm).filter(|&at| at != Instant::NEVER);
     let idle = core.groups.iter().flat_map(|(ix, _)| core.timers.idle(ix)).map(|(until, _)| until);
     let earliest = alarms().chain(core.arbiter.earliest(core.now)).chain(idle).min();
     if let Some(due) = earliest {
         let announced = core.announced;
-        hold!(announced.is_some_and(|at| at <= due), "{due} is due, but a wake is announced for {announced:?}");
+        hold!(announced.is_some_and(|at| at <= due), "{due:?} is due, but a wake is announced for {announced:?}");
     }
     let armed = alarms().count();
     let (entries, stale) = core.timers.load();
@@ -121,7 +121,7 @@ fn wakes(core: &Core) -> Result<(), Broken> {
             RequestState::Queued { .. } => request.queue_deadline.min(request.deadline),
             RequestState::Aboard | RequestState::Held(_) | RequestState::Merged(_) => request.deadline,
         };
-        hold!(request.alarm <= matters, "{:?} has no alarm for {matters}", request.req);
+        hold!(request.alarm <= matters, "{:?} has no alarm for {matters:?}", request.req);
     }
     Ok(())
 }

@@ -16,10 +16,9 @@ use super::{
     lazy::{LOOKED_AT, stretchable},
 };
 use crate::{
-    Ns, PartOrder, ShapeClass,
+    Instant, Ns, PartOrder, ShapeClass,
     cost::Quantile,
     ids::RequestIx,
-    ledger::NEVER,
     queue::SubQueue,
     table::batch::{Batch, Part, Step},
 };
@@ -38,7 +37,7 @@ struct Splits {
     found: BTreeMap<(CellId, u32, Behind, ShapeClass), Option<Parts>>,
     /// Number of learned runs at the last clearing, and its time.
     learned: u64,
-    renewed: Ns,
+    renewed: Instant,
 }
 
 type Parts = SmallVec<[u32; 8]>;
@@ -69,10 +68,10 @@ impl BatchPolicy for Diversity {
         self.knobs.operator.as_ref().map_or(PartOrder::DepthFirst, |operator| operator.order)
     }
 
-    fn keeps_open(&self, now: Ns, BatchView { batch, stages }: BatchView<'_>) -> bool {
+    fn keeps_open(&self, now: Instant, BatchView { batch, stages }: BatchView<'_>) -> bool {
         let [part] = batch.parts.as_slice() else { return false };
         let Some(load) = &self.knobs.load else { return false };
-        let young = load.max_age_ns.is_none_or(|max_age_ns| now.saturating_sub(batch.created) <= max_age_ns);
+        let young = load.max_age_ns.is_none_or(|max_age_ns| now.since(batch.created) <= max_age_ns);
         young && self.is_early(load, stages, part)
     }
 
@@ -83,7 +82,7 @@ impl BatchPolicy for Diversity {
 
     // ## Policy I and new batches
     fn board(&mut self, view: &View<'_>) -> Decision {
-        let mut due = NEVER;
+        let mut due = Instant::NEVER;
         let room = self.room(view);
         let first = view.pending.in_order().find_map(|(sub_queue, entry)| {
             let candidates = CandidateBatch::of(view, sub_queue, entry, room);
@@ -109,7 +108,7 @@ impl BatchPolicy for Diversity {
             }
             return Decision::New { sub_queue, selection: candidates.select(requests), accepts_newcomers };
         }
-        if due == NEVER { Decision::Nothing } else { Decision::Wait(due) }
+        if due == Instant::NEVER { Decision::Nothing } else { Decision::Wait(due) }
     }
 }
 
@@ -138,7 +137,7 @@ impl Diversity {
 
     /// Returns until when these candidates wait for more. In `paper` mode, groups wait for their window. Otherwise an
     /// idle lane takes a group at once, unless a window is configured.
-    fn waits_until<'a>(&self, view: &View<'a>, candidates: &CandidateBatch<'a>) -> Option<Ns> {
+    fn waits_until<'a>(&self, view: &View<'a>, candidates: &CandidateBatch<'a>) -> Option<Instant> {
         let input = self.knobs.input.as_ref()?;
         let idles = view.lane_is_idle && input.window_ns.is_none() && !input.paper;
         if candidates.rows() >= u64::from(view.max_rows) || idles {
@@ -147,7 +146,7 @@ impl Diversity {
         let class = candidates.class(view);
         let first_stage = || view.costs.predict(view.stages.entry(), view.max_rows, &class, Quantile::Mean);
         let window_ns = input.window_ns.or_else(first_stage).unwrap_or(0);
-        let due = candidates.oldest(view).unwrap_or(view.now).saturating_add(window_ns);
+        let due = candidates.oldest(view).unwrap_or(view.now) + window_ns;
         (due > view.now).then_some(due)
     }
 
@@ -218,7 +217,7 @@ impl Behind {
 
 impl Splits {
     fn renew(&mut self, view: &View<'_>) {
-        if view.learned >= self.learned + RENEWED_AFTER && view.now >= self.renewed.saturating_add(KEPT_NS) {
+        if view.learned >= self.learned + RENEWED_AFTER && view.now >= self.renewed + KEPT_NS {
             (self.learned, self.renewed) = (view.learned, view.now);
             self.found.clear();
         }
@@ -276,7 +275,7 @@ fn cuts(step: &Step, parts: &[u32]) -> SmallVec<[usize; 8]> {
 
 /// Whether a batch is younger than T_comp_wait, and its earliest target leaves time for newcomers to catch up.
 fn is_young(load: &LoadDiversity, view: &View<'_>, batch: &Batch, part: &Part) -> bool {
-    let age_ns = view.now.saturating_sub(batch.created);
+    let age_ns = view.now.since(batch.created);
     let class = &batch.class;
     if let Some(max_age_ns) = load.max_age_ns {
         return age_ns <= max_age_ns;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    Action, Arrival, Core, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, RateLimiter, RateLimiterKnobs, ReqId,
+    Action, Arrival, Core, Event, Instant, Knobs, LaneId, LaneKnobs, ModelId, Ns, RateLimiter, RateLimiterKnobs, ReqId,
     ResourceAmount, ResourceDemand, Task, tests::pool::arrival,
 };
 
@@ -18,12 +18,12 @@ pub(super) struct Cluster {
     pub(super) cores: Vec<Core>,
     models: BTreeMap<ModelId, RateLimiterKnobs>,
     takes_ns: fn(ModelId) -> Ns,
-    pub(super) now: Ns,
+    pub(super) now: Instant,
     /// Tasks that run: the core, the end, and the task.
-    pub(super) running: Vec<(usize, Ns, Task)>,
+    pub(super) running: Vec<(usize, Instant, Task)>,
     /// The models of all tasks in launch order, with the time and the core.
     pub(super) launches: Vec<(Ns, usize, u32)>,
-    alarms: Vec<Option<Ns>>,
+    alarms: Vec<Option<Instant>>,
     /// Requests that have not ended.
     pub(super) open: Vec<(usize, ReqId)>,
     sent: u64,
@@ -37,8 +37,9 @@ impl Cluster {
         let cores = (0..devices.len()).map(|core| Core::limited(Arc::clone(&limiter), core)).collect();
         let alarms = vec![None; devices.len()];
         let (models, running, launches, open) = (BTreeMap::new(), Vec::new(), Vec::new(), Vec::new());
+        let (now, sent) = (Instant::ZERO, 0);
         let mut cluster =
-            Self { limiter, devices, cores, models, takes_ns, now: 0, running, launches, alarms, open, sent: 0 };
+            Self { limiter, devices, cores, models, takes_ns, now, running, launches, alarms, open, sent };
         for core in 0..cluster.cores.len() {
             (0..lanes).for_each(|lane| cluster.step(core, Event::LaneUp(LaneId(lane), LaneKnobs::default())));
         }
@@ -85,7 +86,7 @@ impl Cluster {
         for action in self.cores[core].step(self.now, event) {
             match action {
                 Action::Launch(task) => {
-                    self.launches.push((self.now, core, task.model.0));
+                    self.launches.push((self.now.as_ns(), core, task.model.0));
                     self.running.push((core, self.now + (self.takes_ns)(task.model), task));
                 }
                 Action::Finish { req, .. } => self.open.retain(|&(_, open)| open != req),

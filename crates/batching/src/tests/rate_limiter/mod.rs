@@ -10,8 +10,8 @@ use paternoster_model::CellId;
 use self::cluster::{Cluster, amount, demand, needs};
 use super::cellular;
 use crate::{
-    Arrival, CellKind, CellKnobs, CellularKnobs, Core, CostPoint, CostTable, Event, Knobs, LaneId, LaneKnobs, ModelId,
-    Ns, Policy, RateLimiter, ResourceDemand, SegmentKnobs, arbiter::Arbiter,
+    Arrival, CellKind, CellKnobs, CellularKnobs, Core, CostPoint, CostTable, Event, Instant, Knobs, LaneId, LaneKnobs,
+    ModelId, Ns, Policy, RateLimiter, ResourceDemand, SegmentKnobs, arbiter::Arbiter, tests::at,
 };
 
 #[test]
@@ -207,12 +207,16 @@ fn a_group_without_a_lane_keeps_no_units_from_others() {
     for _ in 0..5 {
         assert_eq!(cluster.run(), [1, 9]);
         assert!(cluster.pass());
-        assert_eq!(cluster.run(), [1, 9], "the unit is used at {}, while the first waits for a lane", cluster.now);
+        assert_eq!(cluster.run(), [1, 9], "the unit is used at {:?}, while the first waits for a lane", cluster.now);
     }
     assert!(cluster.pass());
-    assert_eq!((cluster.now, cluster.run()), (55, vec![1]), "the lane is kept for the first, which waits for the unit");
+    assert_eq!(
+        (cluster.now, cluster.run()),
+        (at(55), vec![1]),
+        "the lane is kept for the first, which waits for the unit"
+    );
     assert!(cluster.pass());
-    assert_eq!((cluster.now, cluster.run()), (60, vec![0]), "it has its place before those that came later");
+    assert_eq!((cluster.now, cluster.run()), (at(60), vec![0]), "it has its place before those that came later");
     assert_eq!(cluster.limiter.resources()[0].waited_ns, 10 + 5, "time without a lane does not count");
     cluster.run_out();
 }
@@ -245,7 +249,7 @@ fn a_kept_lane_serves_its_group_and_leaves_others_half_of_the_time() {
     for (core, model) in [(1, 1), (0, 0), (0, 9)] {
         (0..500).for_each(|_| _ = cluster.send(core, model));
     }
-    while cluster.now < 400 * MS {
+    while cluster.now < at(400 * MS) {
         assert!(cluster.pass());
     }
     let count = |model: u32| cluster.launches.iter().filter(|launch| launch.2 == model).count();
@@ -265,7 +269,7 @@ fn a_kept_lane_is_given_out_when_its_group_wants_none() {
     let first = cluster.send(0, 0);
     (0..2).for_each(|_| _ = cluster.send(0, 9));
     (0..2).for_each(|_| assert!(cluster.pass()));
-    assert_eq!((cluster.now, cluster.run()), (15, vec![1]), "the lane is kept");
+    assert_eq!((cluster.now, cluster.run()), (at(15), vec![1]), "the lane is kept");
     cluster.step(0, Event::Cancelled(first));
     assert_eq!(cluster.run(), [1, 9]);
     cluster.run_out();
@@ -275,10 +279,10 @@ fn a_kept_lane_is_given_out_when_its_group_wants_none() {
 fn a_time_that_comes_while_a_group_lacks_units_does_not_call_it() {
     let mut arbiter = Arbiter::default();
     arbiter.weigh(0, 1, 1);
-    arbiter.defer(0, 5);
+    arbiter.defer(0, at(5));
     arbiter.stall(0);
-    arbiter.call_due(5);
-    assert_eq!((arbiter.waits(0), arbiter.earliest(5)), ((false, None), None));
+    arbiter.call_due(at(5));
+    assert_eq!((arbiter.waits(0), arbiter.earliest(at(5))), ((false, None), None));
 }
 
 #[test]
@@ -388,14 +392,14 @@ fn cells_share_tasks_only_where_the_task_holds_what_they_need() {
             let policy = Policy::Cellular(CellularKnobs { cells, segments, slots: 9, ..CellularKnobs::default() });
             let knobs = Knobs { policy, ..needs(resources, 1) };
             limiter.register(model, "cells", &knobs.rate_limiter, &[0]).expect("nothing limits it");
-            core.step(0, Event::ModelUp(model, knobs));
+            core.step(Instant::ZERO, Event::ModelUp(model, knobs));
         }
         for model in 0..2 {
             let steps = vec![paternoster_model::unfold::Unfolded::Steps(1)];
             let arrival = Arrival { model: ModelId(model), ..cellular::request(u64::from(model), steps) };
-            core.step(0, Event::Arrived(arrival));
+            core.step(Instant::ZERO, Event::Arrived(arrival));
         }
-        let said = cellular::said(&core.step(0, Event::LaneUp(LaneId(0), LaneKnobs::default())));
+        let said = cellular::said(&core.step(Instant::ZERO, Event::LaneUp(LaneId(0), LaneKnobs::default())));
         said.matches('.').count() == 2
     };
     let (one, two) = ([demand("R", false, 1)], [demand("R", false, 2)]);

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use paternoster_batching::{Event, Ns, ReqId};
+use paternoster_batching::{Event, Instant, Ns, ReqId};
 use paternoster_engine::RowDelay;
 use paternoster_model::{Next, RowOutcome};
 
@@ -12,20 +12,20 @@ use crate::record::Record;
 
 /// Waiting requests by the time at which they go on.
 #[derive(Debug, Default)]
-pub(crate) struct Delays(BTreeSet<(Ns, ReqId)>);
+pub(crate) struct Delays(BTreeSet<(Instant, ReqId)>);
 
 impl Delays {
-    pub(crate) fn insert(&mut self, until: Ns, req: ReqId) {
+    pub(crate) fn insert(&mut self, until: Instant, req: ReqId) {
         self.0.insert((until, req));
     }
 
     /// Removes a request that has ended.
-    pub(crate) fn remove(&mut self, until: Ns, req: ReqId) {
+    pub(crate) fn remove(&mut self, until: Instant, req: ReqId) {
         self.0.remove(&(until, req));
     }
 
     /// Removes and returns a request that is due.
-    fn pop_due(&mut self, now: Ns) -> Option<ReqId> {
+    fn pop_due(&mut self, now: Instant) -> Option<ReqId> {
         if self.next()? > now {
             return None;
         }
@@ -33,7 +33,7 @@ impl Delays {
     }
 
     /// Returns when the next request goes on.
-    pub(crate) fn next(&self) -> Option<Ns> {
+    pub(crate) fn next(&self) -> Option<Instant> {
         self.0.first().map(|&(until, _)| until)
     }
 }
@@ -42,7 +42,7 @@ impl Record {
     /// Pauses the rows that would run again for the first of the delays, and returns the end of the pause.
     ///
     /// All delays of a request together are limited like the run of a task; beyond the limit the rows fail.
-    pub(crate) fn delay(&mut self, now: Ns, delay: &RowDelay, outcomes: &mut [RowOutcome]) -> Option<Ns> {
+    pub(crate) fn delay(&mut self, now: Instant, delay: &RowDelay, outcomes: &mut [RowOutcome]) -> Option<Instant> {
         let goes_on = |outcome: &RowOutcome| matches!(outcome.next, Next::Skip(_) | Next::Pause);
         if !outcomes.iter().any(goes_on) {
             return None;
@@ -58,7 +58,7 @@ impl Record {
                 Some(format!("the request's delays add up to {asked:?}, expected at most its time limit of {limit:?}"));
             return None;
         }
-        let until = now.saturating_add(nanos(delay.delay));
+        let until = now + nanos(delay.delay);
         self.delayed_until = Some(until);
         Some(until)
     }
@@ -66,11 +66,11 @@ impl Record {
 
 impl State {
     /// Resumes requests whose delays are over, unless their clients still have to take responses.
-    pub(crate) fn end_delays(&mut self, now: Ns, after: &mut Effects) {
+    pub(crate) fn end_delays(&mut self, now: Instant, after: &mut Effects) {
         while let Some(req) = self.delays.pop_due(now) {
             let Some(record) = self.record(req) else { continue };
             record.delayed_until = None;
-            record.observed.resumed(now);
+            record.observed.resumed(now.as_ns());
             if !record.awaits_client {
                 self.step(now, Event::Resumed(req), after);
             }
@@ -79,7 +79,7 @@ impl State {
     }
 
     /// Resumes a request whose client has taken its responses, unless it also has a delay.
-    pub(crate) fn client_has_read(&mut self, now: Ns, req: ReqId, after: &mut Effects) {
+    pub(crate) fn client_has_read(&mut self, now: Instant, req: ReqId, after: &mut Effects) {
         let Some(record) = self.record(req) else { return };
         record.awaits_client = false;
         if record.delayed_until.is_none() {

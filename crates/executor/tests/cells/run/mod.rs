@@ -8,8 +8,8 @@ use std::{
 };
 
 use paternoster_batching::{
-    Action, Arrival, CellKnobs, CellularKnobs, ChunkKnobs, Core, End, Event, LaneId, ModelId, Policy, ReqId, RowSpan,
-    Task, TaskId,
+    Action, Arrival, CellKnobs, CellularKnobs, ChunkKnobs, Core, End, Event, Instant, LaneId, ModelId, Policy, ReqId,
+    RowSpan, Task, TaskId,
 };
 use paternoster_model::{Next, RowOutcome, unfold::Unfolded};
 use paternoster_testing::rng::{Rng, mix};
@@ -73,9 +73,9 @@ pub(super) struct Run {
     world: World,
     core: Core,
     rng: Rng,
-    now: u64,
-    due: BinaryHeap<Reverse<(u64, Due)>>,
-    wake: Option<u64>,
+    now: Instant,
+    due: BinaryHeap<Reverse<(Instant, Due)>>,
+    wake: Option<Instant>,
     lanes: BTreeMap<u16, VecDeque<Flying>>,
     known: BTreeMap<u64, Known>,
     writing: BTreeSet<Written>,
@@ -83,7 +83,7 @@ pub(super) struct Run {
     slots: Vec<u32>,
     tables: Slots,
     /// When each model's merged requests began to board.
-    merged_since: Vec<u64>,
+    merged_since: Vec<Instant>,
     /// The sequences of each model that has any.
     sequences: Vec<Option<Sequences>>,
     again: Again,
@@ -111,16 +111,16 @@ impl Run {
     pub(super) fn new(world: World, seed: u64, planted: Option<Planted>) -> Self {
         let mut core = Core::new();
         for (model, knobs) in (0..).zip(&world.models) {
-            core.step(0, Event::ModelUp(ModelId(model), knobs.clone()));
+            core.step(Instant::ZERO, Event::ModelUp(ModelId(model), knobs.clone()));
         }
         let mut lanes = BTreeMap::new();
         for (lane, knobs) in (0..).zip(&world.lanes) {
-            core.step(0, Event::LaneUp(LaneId(lane), *knobs));
+            core.step(Instant::ZERO, Event::LaneUp(LaneId(lane), *knobs));
             lanes.insert(lane, VecDeque::new());
         }
         let mut due = BinaryHeap::new();
         due.extend(world.requests.iter().enumerate().map(|(number, asked)| Reverse((asked.at, Due::Arrives(number)))));
-        let (slots, merged_since) = (vec![0; world.models.len()], vec![0; world.models.len()]);
+        let (slots, merged_since) = (vec![0; world.models.len()], vec![Instant::ZERO; world.models.len()]);
         let rng = Rng::new(mix(seed));
         let (known, writing, rare) = (BTreeMap::new(), BTreeSet::new(), Rare::default());
         let sequences = world.models.iter().map(|knobs| match &knobs.policy {
@@ -128,7 +128,7 @@ impl Run {
             _ => None,
         });
         let (sequences, again) = (sequences.collect(), Again::default());
-        let (now, wake) = (0, None);
+        let (now, wake) = (Instant::ZERO, None);
         Self {
             world,
             core,
@@ -277,7 +277,7 @@ impl Run {
         let asked = &self.known[&req].asked;
         if asked.at > self.merged_since[model] {
             return Err(format!(
-                "request {req} came at {}, and boards beside others since {}",
+                "request {req} came at {:?}, and boards beside others since {:?}",
                 asked.at, self.merged_since[model]
             ));
         }

@@ -75,8 +75,8 @@ fn a_load_that_has_just_begun_waits_hardly_longer_than_under_window() {
         let setup = Setup { warm_up: u64::from(from > 0), ..card(linknet(), policy, None) };
         let before = (from > 0).then(Offered::default);
         let load = at_rate(rate, "fixed-24");
-        let first = load.requests(1, u64::MAX).take_while(|offered| offered.at < NS_PER_S);
-        let first = first.map(|offered| Offered { at: from + offered.at, ..offered });
+        let first = load.requests(1, u64::MAX).take_while(|offered| offered.at < Instant::from_ns(NS_PER_S));
+        let first = first.map(|offered| Offered { at: offered.at + from, ..offered });
         run(&setup, 1, before.into_iter().chain(first)).all().latencies.mean_ns() / 1e6
     };
     for from in [0, 10 * NS_PER_S] {

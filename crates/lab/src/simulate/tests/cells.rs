@@ -53,7 +53,7 @@ fn under(table: ModelTable, policy: Policy) -> Setup {
 }
 
 fn sentences<const N: usize>(requests: [(Ns, u32); N]) -> impl Iterator<Item = Offered> {
-    requests.into_iter().map(|(at, length)| Offered { at, length, ..Offered::default() })
+    requests.into_iter().map(|(at, length)| offered(at, length))
 }
 
 fn total_ns(setup: &Setup, requests: impl IntoIterator<Item = Offered>) -> Ns {
@@ -67,7 +67,7 @@ fn requests_join_and_leave_at_every_step_or_wait_for_the_longest_of_their_batch(
     // BatchMaker's figure 5, after a request of one step, so that the first four requests share their first task.
     let requests = || sentences([(0, 1), (50, 2), (50, 3), (50, 3), (50, 5), (250, 5), (350, 7), (350, 3), (550, 1)]);
     let ends: [Ns; 9] = [100, 300, 400, 400, 600, 800, 1100, 700, 700];
-    let arrived: Ns = requests().map(|offered| offered.at).sum();
+    let arrived: Ns = requests().map(|offered| offered.at.as_ns()).sum();
     assert_eq!(total_ns(&cellular(lstm()), requests()), ends.iter().sum::<Ns>() - arrived);
     assert_eq!(total_ns(&under(lstm(), window()), requests()), 100 + 4 * 600 + 4 * 1300 - arrived);
 }
@@ -101,14 +101,8 @@ fn a_padded_batch_is_of_one_bucket() {
 
 #[test]
 fn an_output_ends_by_itself_and_a_padded_one_with_the_longest_of_its_batch() {
-    let requests = || {
-        [(0, 1, 1), (50, 2, 3), (50, 2, 1)].map(|(at, length, decoded)| Offered {
-            at,
-            length,
-            decoded,
-            ..Offered::default()
-        })
-    };
+    let requests =
+        || [(0, 1, 1), (50, 2, 3), (50, 2, 1)].map(|(at, length, decoded)| Offered { decoded, ..offered(at, length) });
     assert_eq!(total_ns(&cellular(seq2seq()), requests()), 110 + (430 - 50) + (230 - 50));
     assert_eq!(total_ns(&under(seq2seq(), window()), requests()), 110 + 2 * (430 - 50));
     let endless = Offered { length: 2, decoded: 1000, ..Offered::default() };

@@ -23,12 +23,12 @@ fn a_lost_device_loses_what_it_ran_and_nothing_else() {
     let load = poisson(60e6);
     let requests = || load.requests(5, 4_000);
     assert_eq!(run(&setup, 1, requests()).all().refused, 0);
-    setup.lost = vec![(10_000, 2), (20_000, 0)];
+    setup.lost = vec![(Instant::from_ns(10_000), 2), (Instant::from_ns(20_000), 0)];
     let figures = run(&setup, 1, requests()).all();
     let aboard = u64::from(setup.models[0].knobs.max_batch_rows * u32::from(setup.models[0].knobs.buffer_pairs));
     assert_eq!(figures.completed + figures.refused, 4_000, "each ends once");
     assert!((1..=2 * aboard).contains(&figures.refused), "{} were aboard", figures.refused);
-    setup.lost = (0..4).map(|device| (30_000, device)).collect();
+    setup.lost = (0..4).map(|device| (Instant::from_ns(30_000), device)).collect();
     let figures = run(&setup, 1, requests()).all();
     assert_eq!(figures.completed + figures.refused, 4_000, "also where no device is left");
     assert!(figures.refused > 1_000 && figures.completed > 100);
@@ -42,7 +42,7 @@ fn requests_that_wait_behind_a_slow_batch_move_to_a_device_that_idles() {
     setup.devices = 2;
     // Two requests run and four wait; they end at 1,000, 2,000 and 3,000 on both devices.
     assert_eq!(sum_ns(&run(&setup, 1, at(&[0; 6])).all()), 2 * (1_000 + 2_000 + 3_000));
-    setup.lost = vec![(1_500, 1)];
+    setup.lost = vec![(Instant::from_ns(1_500), 1)];
     let figures = run(&setup, 1, at(&[0; 6])).all();
     assert_eq!((figures.completed, figures.refused), (5, 1));
     assert_eq!(sum_ns(&figures), 1_000 + 1_000 + 2_000 + 3_000 + 4_000, "what waited there goes to the other");
@@ -74,8 +74,9 @@ fn world(seed: u64) -> (Setup, SimulatedLoad, u64) {
         queueing.default_queue.default_timeout_ns = random.random_range(100..5_000);
     }
     setup.models[0].table.scatter = vec![0.5, 1.0, 1.5, 4.0];
-    setup.lost = (0..setup.devices).filter(|_| random.random_bool(0.15)).map(|device| (0, device)).collect();
-    setup.lost.iter_mut().for_each(|(at, _)| *at = random.random_range(0..20_000));
+    setup.lost =
+        (0..setup.devices).filter(|_| random.random_bool(0.15)).map(|device| (Instant::ZERO, device)).collect();
+    setup.lost.iter_mut().for_each(|(at, _)| *at = Instant::from_ns(random.random_range(0..20_000)));
     let whole_ns: Ns = stages.iter().map(|(one, _)| one).sum();
     let rate = 1e9 / whole_ns as f64 * f64::from(setup.devices) * random.random_range(0.2..3.0);
     (setup, poisson(rate), random.random_range(20..200))

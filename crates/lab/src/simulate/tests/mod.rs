@@ -4,7 +4,9 @@ mod cards;
 mod cells;
 mod devices;
 
-use paternoster_batching::{CostPoint, CostTable, Knobs, LaneKnobs, LazyKnobs, Ns, Policy, Predictor, WindowKnobs};
+use paternoster_batching::{
+    CostPoint, CostTable, Instant, Knobs, LaneKnobs, LazyKnobs, Ns, Policy, Predictor, WindowKnobs,
+};
 
 use super::*;
 use crate::workload::{Arrivals, LengthDistribution};
@@ -47,8 +49,12 @@ fn window() -> Policy {
     Policy::Window(WindowKnobs::default())
 }
 
+fn offered(at: Ns, length: u32) -> Offered {
+    Offered { at: Instant::from_ns(at), length, ..Offered::default() }
+}
+
 fn at(times: &[Ns]) -> impl Iterator<Item = Offered> {
-    times.iter().map(|&at| Offered { at, length: 1, ..Offered::default() })
+    times.iter().map(|&at| offered(at, 1))
 }
 
 /// Returns the sum of all latencies, which is exact because the mean is.
@@ -162,7 +168,7 @@ fn sentences_that_repeat_the_last_step_share_it() {
     table.steps = Some(UnrolledLoop { first: 1 });
     let lazy = Policy::Lazy(LazyKnobs { predictor: Predictor::Paper, ..LazyKnobs::default() });
     let knobs = |policy| Setup { models: setup(table.clone(), policy).models, ..setup(table.clone(), Policy::Serial) };
-    let requests = || [(0, 4), (50, 3)].map(|(at, length)| Offered { at, length, ..Offered::default() });
+    let requests = || [(0, 4), (50, 3)].map(|(at, length)| offered(at, length));
     let alone = run(&knobs(Policy::Serial), 1, requests());
     assert_eq!(sum_ns(&alone.all()), 410 + (410 + 310 - 50));
     let mut together = knobs(lazy);
@@ -188,7 +194,7 @@ fn a_batch_takes_the_time_of_its_longest_request() {
         scatter: Vec::new(),
     };
     let setup = setup(table, window());
-    let requests = [(0, 10), (1, 10), (1, 15)].map(|(at, length)| Offered { at, length, ..Offered::default() });
+    let requests = [(0, 10), (1, 10), (1, 15)].map(|(at, length)| offered(at, length));
     assert_eq!(sum_ns(&run(&setup, 1, requests).all()), 100 + 2 * (99 + 165));
 }
 
@@ -255,7 +261,7 @@ fn a_backlog_shows_which_rates_let_a_queue_empty() {
     setup.warm_up = 4_000;
     let mean_ms = |rate| {
         let load = SimulatedLoad { backlog: 200, ..poisson(rate) };
-        assert_eq!(load.requests(1, 400).take_while(|offered| offered.at == 0).count(), 200);
+        assert_eq!(load.requests(1, 400).take_while(|offered| offered.at == Instant::ZERO).count(), 200);
         run(&setup, 1, load.requests(1, 8_000)).all().latencies.mean_ns() / 1e6
     };
     let (below, above) = (mean_ms(1_500.0), mean_ms(1_750.0));
