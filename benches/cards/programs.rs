@@ -4,22 +4,14 @@ use std::{error::Error, sync::Arc};
 
 use paternoster_config::stages::{StageCuts, StageRequest};
 use paternoster_engine::{
-    Batch, EngineError, Execution, Precision, Program,
+    Precision, Program,
     cuda::{OnCard, Plan},
 };
 use paternoster_executor::StagePrograms;
 use paternoster_model::{Lengths, ModelSpec, StagePlan, SymbolId, TensorSpec};
 use paternoster_onnx::{Model, Port, PortDim, Signature};
 use paternoster_repository::cut_into_stages;
-
-/// What runs on the CPU of a program that is measured on a card.
-struct Nothing;
-
-impl Program for Nothing {
-    fn run(&self, _: &Batch<'_>) -> Result<Execution, EngineError> {
-        Err(EngineError::new("it runs on cards alone"))
-    }
-}
+use paternoster_testing::program::FakeProgram;
 
 /// Returns the specification of a network, all of whose axes that vary are padded.
 pub(crate) fn spec(name: &str, model: &Model, max_rows: u32) -> Result<ModelSpec, Box<dyn Error>> {
@@ -81,6 +73,9 @@ pub(crate) fn in_stages(
 ) -> Result<StagePrograms, Box<dyn Error>> {
     let lengths: Lengths = spec.symbols.iter().map(|_| length).collect();
     let (stages, plans) = stage_plans(model, spec, count, &lengths, precision)?;
-    let on_card = |plan| Arc::new(OnCard::new(Arc::new(Nothing), vec![(lengths.clone(), plan)])) as Arc<dyn Program>;
+    let on_card = |plan| {
+        let on_host = Arc::new(FakeProgram::failing("it runs on cards alone"));
+        Arc::new(OnCard::new(on_host, vec![(lengths.clone(), plan)])) as Arc<dyn Program>
+    };
     Ok(StagePrograms::cut(spec, stages, plans.into_iter().map(on_card).collect())?)
 }

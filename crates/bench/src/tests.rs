@@ -8,13 +8,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
 use paternoster_batching::{Knobs, Policy, WindowKnobs};
-use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program};
+use paternoster_engine::{Batch, EngineError, Execution, Program};
 use paternoster_executor::{ModelHandle, Pool, PoolOptions};
 use paternoster_lab::workload::Arrivals;
-use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
+use paternoster_model::{DataType, ModelSpec, TensorSpec};
 use paternoster_pipeline::Servable;
+use paternoster_testing::program::{floats, like_input};
 
 use super::{
     Meter, Target,
@@ -44,17 +44,14 @@ impl Program for Double {
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
         let _open = self.gate.read();
         self.rows.fetch_add(batch.rows as usize, Ordering::SeqCst);
-        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError::new("one input")) };
-        let doubled = data.as_chunks().0.iter().map(|&bytes| 2.0 * f32::from_le_bytes(bytes));
-        let mut values: Vec<f32> = doubled.collect();
+        let mut values: Vec<f32> = floats(&batch.inputs[0]).into_iter().map(|value| 2.0 * value).collect();
         match self.manner.load(Ordering::SeqCst) {
             WRONG => values[0] += 0.01,
             NOT_A_NUMBER => values[0] = f32::NAN,
             FAILS => return Err(EngineError::new("out of order")),
             _ => {}
         }
-        let data = Bytes::from(values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>());
-        Ok(Execution { outputs: vec![BatchOutput { shape: Dims::from_slice(shape), data }], ..Execution::default() })
+        like_input(batch, values)
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use paternoster_batching::{CellularKnobs, Knobs, Policy};
-use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program};
+use paternoster_engine::{Batch, BatchOutput, Execution, Program};
 use paternoster_executor::{CellPrograms, InferError, InferRequest, ModelHandle, Pool, PoolOptions};
 use paternoster_model::{
     DataType, Dims, InputTensor, ModelSpec, TensorSpec,
@@ -22,7 +22,10 @@ use paternoster_model::{
     },
 };
 use paternoster_observe::budget::Budget;
-use paternoster_testing::rng::Rng;
+use paternoster_testing::{
+    program::{FakeProgram, dense},
+    rng::Rng,
+};
 use smallvec::smallvec;
 use tokio::task::JoinSet;
 
@@ -76,23 +79,6 @@ const END: i64 = 3;
 /// Tokens are below it.
 const TOKENS: i64 = 61;
 
-/// The keys of the tokens of a prompt, and the last one.
-struct Prompt {
-    width: usize,
-}
-
-/// The token after a token, from the keys of the tokens before it, and its own keys.
-struct Step {
-    width: usize,
-}
-
-fn dense<'a>(batch: &'a Batch<'_>, input: usize) -> (&'a [i64], &'a [u8]) {
-    match batch.inputs[input] {
-        BatchInput::Dense { shape, data } => (shape, data),
-        _ => panic!("all inputs are dense"),
-    }
-}
-
 fn integer(data: &[u8], at: usize) -> i64 {
     i64::from_le_bytes(data[at * 8..][..8].try_into().expect("eight bytes"))
 }
@@ -108,40 +94,38 @@ fn made(outputs: Vec<(Vec<i64>, Vec<u8>)>) -> Execution {
     Execution { outputs: outputs.collect(), ..Execution::default() }
 }
 
-impl Program for Prompt {
-    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        let (shape, tokens) = dense(batch, 0);
-        let (rows, length) = (shape[0] as usize, shape[1] as usize);
-        let mut keys = Vec::with_capacity(rows * length * self.width * 8);
-        (0..rows * length).for_each(|at| push_keys(&mut keys, integer(tokens, at), self.width));
-        let last = (0..rows).flat_map(|row| integer(tokens, (row + 1) * length - 1).to_le_bytes()).collect();
-        Ok(made(vec![(vec![shape[0], shape[1], self.width as i64], keys), (vec![shape[0]], last)]))
-    }
+/// Returns the keys of the tokens of a prompt, and the last one.
+fn prompt(batch: &Batch<'_>, width: usize) -> Execution {
+    let (shape, tokens) = dense(&batch.inputs[0]);
+    let (rows, length) = (shape[0] as usize, shape[1] as usize);
+    let mut keys = Vec::with_capacity(rows * length * width * 8);
+    (0..rows * length).for_each(|at| push_keys(&mut keys, integer(tokens, at), width));
+    let last = (0..rows).flat_map(|row| integer(tokens, (row + 1) * length - 1).to_le_bytes()).collect();
+    made(vec![(vec![shape[0], shape[1], width as i64], keys), (vec![shape[0]], last)])
 }
 
-impl Program for Step {
-    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        let (_, tokens) = dense(batch, 0);
-        let rows = batch.rows as usize;
-        let (mut next, mut keys) = (Vec::with_capacity(rows * 8), Vec::with_capacity(rows * self.width * 8));
-        // As an engine that joins what was held and what grew.
-        let joined = [dense(batch, 1).1, dense(batch, 3).1].concat();
-        let held = dense(batch, 1).1.len();
-        for row in 0..rows {
-            let of = |input: usize, lengths: usize, from: usize| {
-                let padded = dense(batch, input).0[1] as usize;
-                let length = integer(dense(batch, lengths).1, row) as usize;
-                let key = move |at: usize| (from + (row * padded + at) * self.width * 8, at);
-                (0..length).map(key)
-            };
-            let seen = of(1, 2, 0).chain(of(3, 4, held));
-            let sum: i64 = seen.map(|(place, _)| i64::from(joined[place])).sum();
-            let token = answer(integer(tokens, row), sum);
-            next.extend_from_slice(&token.to_le_bytes());
-            push_keys(&mut keys, integer(tokens, row), self.width);
-        }
-        Ok(made(vec![(vec![rows as i64], next), (vec![rows as i64, self.width as i64], keys)]))
+/// Returns the token after a token, from the keys of the tokens before it, and its own keys.
+fn step(batch: &Batch<'_>, width: usize) -> Execution {
+    let (_, tokens) = dense(&batch.inputs[0]);
+    let rows = batch.rows as usize;
+    let (mut next, mut keys) = (Vec::with_capacity(rows * 8), Vec::with_capacity(rows * width * 8));
+    // As an engine that joins what was held and what grew.
+    let joined = [dense(&batch.inputs[1]).1, dense(&batch.inputs[3]).1].concat();
+    let held = dense(&batch.inputs[1]).1.len();
+    for row in 0..rows {
+        let of = |input: usize, lengths: usize, from: usize| {
+            let padded = dense(&batch.inputs[input]).0[1] as usize;
+            let length = integer(dense(&batch.inputs[lengths]).1, row) as usize;
+            let key = move |at: usize| (from + (row * padded + at) * width * 8, at);
+            (0..length).map(key)
+        };
+        let seen = of(1, 2, 0).chain(of(3, 4, held));
+        let sum: i64 = seen.map(|(place, _)| i64::from(joined[place])).sum();
+        let token = answer(integer(tokens, row), sum);
+        next.extend_from_slice(&token.to_le_bytes());
+        push_keys(&mut keys, integer(tokens, row), width);
     }
+    made(vec![(vec![rows as i64], next), (vec![rows as i64, width as i64], keys)])
 }
 
 /// Returns the token after one, where those before it have this sum.
@@ -240,7 +224,9 @@ fn decoder(pool: &Arc<Pool>, width: usize, max_rows: u32) -> Arc<ModelHandle> {
         symbols: Vec::new(),
         decoupled: false,
     };
-    let programs: Vec<Arc<dyn Program>> = vec![Arc::new(Prompt { width }), Arc::new(Step { width })];
+    let prompt = FakeProgram::new(move |batch| Ok(prompt(batch, width)));
+    let step = FakeProgram::new(move |batch| Ok(step(batch, width)));
+    let programs: Vec<Arc<dyn Program>> = vec![Arc::new(prompt), Arc::new(step)];
     let programs = CellPrograms::new(&spec, unfolding, programs).expect("it fits");
     let (cells, segments) = programs.knobs();
     let policy = Policy::Cellular(CellularKnobs { cells, segments, ..CellularKnobs::default() });

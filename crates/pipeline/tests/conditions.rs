@@ -3,16 +3,15 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::future::join_all;
 use paternoster_batching::{Knobs, Policy, WindowKnobs};
-use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program};
 use paternoster_executor::{InferRequest, Pool, PoolOptions};
 use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, TensorSpec};
 use paternoster_observe::RequestBudgets;
 use paternoster_pipeline::{
     Condition, Models, Pipeline, PipelineGraph, PipelineOptions, PortBinding, Runs, Servable, Step, Test, Workers,
 };
+use paternoster_testing::program::{FakeProgram, floats, like_input};
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
 
@@ -21,21 +20,6 @@ const AT_A_TIME: u64 = 50;
 const MOST_ROWS: usize = 4;
 /// Values of the rows, and of the conditions.
 const VALUES: i32 = 8;
-
-/// Adds its number to each value.
-struct Plus(f32);
-
-impl Program for Plus {
-    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        let Some(BatchInput::Dense { shape, data }) = batch.inputs.first() else {
-            return Err(EngineError::new("expected a dense input"));
-        };
-        let values = data.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes) + self.0);
-        let data: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
-        let output = BatchOutput { shape: Dims::from_slice(shape), data: Bytes::from(data) };
-        Ok(Execution { outputs: vec![output], ..Execution::default() })
-    }
-}
 
 /// The models `10`, `20` and `30`, which add these numbers.
 struct Served([Servable; 3]);
@@ -100,7 +84,10 @@ async fn each_row_is_what_the_first_step_gave_whatever_their_order() {
     let serve = |adds: i32| {
         let policy = Policy::Window(WindowKnobs::default());
         let knobs = Knobs { max_batch_rows: MOST_ROWS as u32, policy, ..Knobs::default() };
-        let handle = pool.bring_up(spec(&adds.to_string()), knobs, Arc::new(Plus(adds as f32)));
+        let plus = FakeProgram::new(move |batch| {
+            like_input(batch, floats(&batch.inputs[0]).into_iter().map(|value| value + adds as f32))
+        });
+        let handle = pool.bring_up(spec(&adds.to_string()), knobs, Arc::new(plus));
         Servable::Model(Arc::new(handle.expect("the CPU has room")))
     };
     let models = Arc::new(Served([10, 20, 30].map(serve)));

@@ -11,16 +11,16 @@ use std::{
     },
 };
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use paternoster_batching::{Knobs, Policy, WindowKnobs};
-use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program};
+use paternoster_engine::{Batch, BatchOutput, Execution};
 use paternoster_executor::{InferError, InferRequest, Pool, PoolOptions};
 use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, TensorSpec};
 use paternoster_observe::{RequestBudgets, budget::Budget};
 use paternoster_pipeline::{
     Condition, Models, Pipeline, PipelineGraph, PipelineOptions, PortBinding, Runs, Servable, Step, Test, Workers,
 };
+use paternoster_testing::program::{FakeProgram, RunResult, dense};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -76,35 +76,18 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Repeats the first element of each row [`BLOWN`] times, or gives its rows back.
-enum Model {
-    Blow,
-    Echo,
-}
-
-impl Program for Model {
-    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        let Some(BatchInput::Dense { shape, data }) = batch.inputs.first() else {
-            return Err(EngineError::new("expected a dense input"));
-        };
-        let mut shape = Dims::from_slice(shape);
-        let data = match self {
-            Self::Echo => Bytes::copy_from_slice(data),
-            Self::Blow => {
-                // Rows of a tensor that no step gave have no elements.
-                let (rows, row_bytes) = (shape[0] as usize, shape[1] as usize * size_of::<f32>());
-                let mut data_of_rows = Vec::with_capacity(rows * BLOWN * size_of::<f32>());
-                for row in 0..rows {
-                    let first: [u8; size_of::<f32>()] =
-                        data[row * row_bytes..].first_chunk().copied().unwrap_or_default();
-                    data_of_rows.extend(first.repeat(BLOWN));
-                }
-                shape[1] = BLOWN as i64;
-                data_of_rows.into()
-            }
-        };
-        Ok(Execution { outputs: vec![BatchOutput { shape, data }], ..Execution::default() })
+/// Returns the first element of each row [`BLOWN`] times.
+fn blow(batch: &Batch<'_>) -> RunResult {
+    let (shape, data) = dense(&batch.inputs[0]);
+    // Rows of a tensor that no step gave have no elements.
+    let (rows, row_bytes) = (shape[0] as usize, shape[1] as usize * size_of::<f32>());
+    let mut data_of_rows = Vec::with_capacity(rows * BLOWN * size_of::<f32>());
+    for row in 0..rows {
+        let first: [u8; size_of::<f32>()] = data[row * row_bytes..].first_chunk().copied().unwrap_or_default();
+        data_of_rows.extend(first.repeat(BLOWN));
     }
+    let output = BatchOutput { shape: Dims::from_slice(&[shape[0], BLOWN as i64]), data: data_of_rows.into() };
+    Ok(Execution { outputs: vec![output], ..Execution::default() })
 }
 
 struct Served(Mutex<Vec<Servable>>);
@@ -163,13 +146,14 @@ fn request(draw: &mut ChaCha8Rng) -> InferRequest {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_requests_of_random_pipelines_take_is_charged_to_them() {
     let pool = Pool::start(&PoolOptions { cpu_lanes: 2, ..PoolOptions::default() }).expect("threads start");
-    let serve = |name: &str, program: Model| {
+    let serve = |name: &str, program: FakeProgram| {
         let policy = Policy::Window(WindowKnobs::default());
         let knobs = Knobs { max_batch_rows: LARGEST_BATCH, policy, ..Knobs::default() };
         let handle = pool.bring_up(spec(name, LARGEST_BATCH, &["y".to_owned()]), knobs, Arc::new(program));
         Servable::Model(Arc::new(handle.expect("the CPU has room")))
     };
-    let models = Arc::new(Served(Mutex::new(vec![serve("blow", Model::Blow), serve("echo", Model::Echo)])));
+    let served = vec![serve("blow", FakeProgram::new(blow)), serve("echo", FakeProgram::identity())];
+    let models = Arc::new(Served(Mutex::new(served)));
     let budgets = RequestBudgets { bytes: Budget::of_bytes(LIMIT_BYTES), requests: Budget::of(64) };
     CHARGED.set(Arc::clone(&budgets.bytes)).expect("it is set once");
     let options =

@@ -21,16 +21,16 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use bytes::Bytes;
 use futures_util::{FutureExt, future::join_all};
 use paternoster_batching::{Knobs, Policy, WindowKnobs};
-use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program};
+use paternoster_engine::EngineError;
 use paternoster_executor::{InferError, InferRequest, OutputTensor, Pool, PoolOptions, Response};
 use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, TensorSpec};
 use paternoster_observe::{RequestBudgets, budget::Budget};
 use paternoster_pipeline::{
     Condition, Models, Pipeline, PipelineGraph, PipelineOptions, PortBinding, Runs, Servable, Step, Test, Workers,
 };
+use paternoster_testing::program::{FakeProgram, floats, like_input};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::{
@@ -84,25 +84,15 @@ impl Operation {
     }
 }
 
-struct Elementwise(Operation);
-
-impl Program for Elementwise {
-    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        let mut columns: Vec<Vec<f32>> = Vec::new();
-        let mut shape = Dims::new();
-        for input in batch.inputs {
-            let BatchInput::Dense { shape: dims, data } = input else { return Err(EngineError::new("dense")) };
-            shape = Dims::from_slice(dims);
-            columns.push(data.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect());
-        }
-        let mut data = Vec::new();
-        for place in 0..columns[0].len() {
+fn elementwise(operation: Operation) -> FakeProgram {
+    FakeProgram::new(move |batch| {
+        let columns: Vec<Vec<f32>> = batch.inputs.iter().map(floats).collect();
+        let values = (0..columns[0].len()).map(|place| {
             let inputs: Vec<f32> = columns.iter().map(|column| column[place]).collect();
-            let value = self.0.of(&inputs).ok_or_else(|| EngineError::new("a poisoned row"))?;
-            data.extend_from_slice(&value.to_le_bytes());
-        }
-        Ok(Execution { outputs: vec![BatchOutput { shape, data: Bytes::from(data) }], ..Execution::default() })
-    }
+            operation.of(&inputs).ok_or_else(|| EngineError::new("a poisoned row"))
+        });
+        like_input(batch, values.collect::<Result<Vec<f32>, EngineError>>()?)
+    })
 }
 
 /// What happens to a request.
@@ -209,7 +199,7 @@ fn serve(pool: &Arc<Pool>, name: &str, operation: Operation) -> Servable {
     };
     let policy = Policy::Window(WindowKnobs::default());
     let knobs = Knobs { max_batch_rows: LARGEST_BATCH, policy, ..Knobs::default() };
-    let handle = pool.bring_up(spec, knobs, Arc::new(Elementwise(operation))).expect("the CPU has room");
+    let handle = pool.bring_up(spec, knobs, Arc::new(elementwise(operation))).expect("the CPU has room");
     Servable::Model(Arc::new(handle))
 }
 

@@ -2,14 +2,15 @@
 //!
 //! [`sim`] is a device in virtual time that detects faults which real devices hide. [`fake_cuda`] runs tests in a
 //! process that finds a stand-in for CUDA's libraries (the example `fake_cuda`), and [`fake_control`] controls it from
-//! there. [`runs`] plays random runs, whose numbers [`rng`] draws. [`runtime`] and [`openvino`] load the libraries that
-//! `make` fetches.
+//! there. [`program`] has programs that run a function, and gates before them. [`runs`] plays random runs, whose
+//! numbers [`rng`] draws. [`runtime`] and [`openvino`] load the libraries that `make` fetches.
 #![warn(missing_docs)]
 
 pub mod chain;
 pub mod fake_control;
 pub mod fake_cuda;
 pub mod openvino;
+pub mod program;
 pub mod rng;
 pub mod runs;
 pub mod runtime;

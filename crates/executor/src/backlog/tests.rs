@@ -5,10 +5,10 @@ use std::{
 
 use bytes::Bytes;
 use paternoster_batching::{Knobs, Policy, WindowKnobs};
-use paternoster_device::BufferPool;
-use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, Repeat};
+use paternoster_engine::{Program, Repeat};
 use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, TensorSpec};
 use paternoster_observe::timeline::{Record, Timeline};
+use paternoster_testing::program::FakeProgram;
 
 use super::*;
 use crate::{InferError, InferRequest, ModelHandle, Pool, PoolOptions, Response};
@@ -77,26 +77,6 @@ fn room_comes_when_the_client_has_taken_enough() {
     assert!(connection.has_room(), "a connection with nothing unread has room in a full process");
 }
 
-/// Returns its input, in memory of the pool.
-struct Identity {
-    /// If set, each run receives one message from here first.
-    gate: Option<crossbeam_channel::Receiver<()>>,
-}
-
-impl Program for Identity {
-    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        if let Some(gate) = &self.gate {
-            // The sender may be gone when the test has ended.
-            let _ = gate.recv();
-        }
-        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError::new("one input")) };
-        let mut output = BufferPool::take(batch.buffers, data.len())?;
-        output.as_mut_slice().copy_from_slice(data);
-        let output = BatchOutput { shape: Dims::from_slice(shape), data: output.freeze() };
-        Ok(Execution { outputs: vec![output], ..Execution::default() })
-    }
-}
-
 fn up(pool: &Arc<Pool>, decoupled: bool, program: Arc<dyn Program>) -> Arc<ModelHandle> {
     let spec = ModelSpec {
         name: "m".to_owned(),
@@ -143,7 +123,7 @@ async fn a_request_makes_no_more_than_its_client_takes_and_holds_no_lane_meanwhi
     const LIMIT: usize = 2000;
     let pool = pool(LIMIT);
     let (repeat, identity) =
-        (up(&pool, true, Arc::new(Repeat { decoupled: true })), up(&pool, false, Arc::new(Identity { gate: None })));
+        (up(&pool, true, Arc::new(Repeat { decoupled: true })), up(&pool, false, Arc::new(FakeProgram::identity())));
     let backlog = pool.backlog().connection().stream();
     let mut stream = repeat.submit_stream(request([500.0, 7.0]).counted_in(&backlog));
     eventually("it pauses", || pool.stats().snapshot().responses_paused == 1).await;
@@ -179,16 +159,15 @@ async fn a_paused_request_that_is_given_up_leaves_nothing() {
 async fn small_replies_that_wait_behind_others_do_not_keep_the_memory_of_their_batch() {
     let pool = pool(1 << 20);
     for earlier in [false, true] {
-        let (go_on, gate) = crossbeam_channel::unbounded();
-        let model = up(&pool, false, Arc::new(Identity { gate: Some(gate) }));
+        let (program, gate) = FakeProgram::identity().gated();
+        let model = up(&pool, false, Arc::new(program));
         let first = model.submit(request([0.0, 0.0]));
         let backlog = pool.backlog().connection().stream();
         let _earlier = earlier.then(|| backlog.hold(1));
         // They wait until the first one passes the gate, and then run as one batch.
         let responses: Vec<_> =
             (1..=8_u8).map(|value| model.submit(request([f32::from(value), 0.0]).counted_in(&backlog))).collect();
-        go_on.send(()).expect("the program lives");
-        go_on.send(()).expect("the program lives");
+        gate.let_pass(2);
         drop(first.await.expect("identity does not fail"));
         eventually("all have run", || pool.in_flight() == 0).await;
         eventually("the lane has let go of the batch", || pool.stats().snapshot().tasks_running == 0).await;
@@ -209,7 +188,7 @@ async fn a_reply_that_may_not_wait_is_an_error() {
     let timeline = Arc::new(Timeline::on(100));
     let options = PoolOptions { backlog, timeline: Arc::clone(&timeline), ..PoolOptions::default() };
     let pool = Pool::start(&options).expect("threads start");
-    let model = up(&pool, false, Arc::new(Identity { gate: None }));
+    let model = up(&pool, false, Arc::new(FakeProgram::identity()));
     let connection = pool.backlog().connection();
     let _unread = connection.hold(100);
     let refused =

@@ -9,40 +9,23 @@ use std::{
 };
 
 use bytes::Bytes;
-use crossbeam_channel::{Receiver, Sender};
 use paternoster_batching::Knobs;
-use paternoster_engine::{Batch, EngineError, Execution, Program};
 use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, TensorSpec};
 use paternoster_observe::{
     RequestEnd,
     timeline::{Record, Timeline},
 };
+use paternoster_testing::program::{FakeProgram, Gate};
 
 use super::*;
 use crate::{InferRequest, ModelHandle, PoolOptions, Response};
 
-/// A program that waits at each run and then fails.
-struct Gated {
-    began: Sender<()>,
-    go_on: Receiver<()>,
-}
-
-impl Program for Gated {
-    fn run(&self, _: &Batch<'_>) -> Result<Execution, EngineError> {
-        // The receiver may be gone when the test has ended.
-        let _ = self.began.send(());
-        let _ = self.go_on.recv();
-        Err(EngineError::new("no row is ever made"))
-    }
-}
-
-/// One lane and one version.
+/// One lane, and one version whose runs wait and then fail.
 struct Served {
     pool: Arc<Pool>,
     timeline: Arc<Timeline>,
     handle: Arc<ModelHandle>,
-    begun: Receiver<()>,
-    release: Sender<()>,
+    gate: Gate,
 }
 
 impl Served {
@@ -50,8 +33,7 @@ impl Served {
         let timeline = Arc::new(Timeline::on(100));
         let options = PoolOptions { cpu_lanes: 1, timeline: Arc::clone(&timeline), ..PoolOptions::default() };
         let pool = Pool::start(&options).expect("threads start");
-        let (began, begun) = crossbeam_channel::unbounded();
-        let (release, go_on) = crossbeam_channel::unbounded();
+        let (program, gate) = FakeProgram::failing("no row is ever made").gated();
         let spec = ModelSpec {
             name: "gated".to_owned(),
             version: 1,
@@ -61,9 +43,8 @@ impl Served {
             symbols: vec![],
             decoupled: false,
         };
-        let program: Arc<dyn Program> = Arc::new(Gated { began, go_on });
-        let handle = Arc::new(pool.bring_up(spec, Knobs::default(), program).expect("the CPU has room"));
-        Self { pool, timeline, handle, begun, release }
+        let handle = Arc::new(pool.bring_up(spec, Knobs::default(), Arc::new(program)).expect("the CPU has room"));
+        Self { pool, timeline, handle, gate }
     }
 
     fn submit(&self) -> impl Future<Output = Result<Response, InferError>> + use<> {
@@ -73,7 +54,7 @@ impl Served {
     /// Submits a request and waits until its run has started.
     fn running(&self) -> impl Future<Output = Result<Response, InferError>> + use<> {
         let response = self.submit();
-        self.begun.recv().expect("a run begins");
+        self.gate.await_run();
         response
     }
 
@@ -82,7 +63,7 @@ impl Served {
         assert!(self.pool.has_failed());
         soon(self.pool.failed());
         assert_eq!(self.pool.in_flight(), 0, "no request is left");
-        drop(self.release);
+        drop(self.gate);
         assert!(self.pool.stop(Duration::from_secs(30)), "all threads end");
     }
 }
@@ -133,7 +114,7 @@ fn a_panic_in_the_core_on_a_lanes_thread_answers_everybody() {
     let served = Served::new();
     let (running, queued) = (served.running(), served.submit());
     served.pool.fail_next_step();
-    served.release.send(()).expect("the program waits");
+    served.gate.let_pass(1);
     for answer in [soon(running), soon(queued)] {
         assert_eq!(error(answer), Some(InferError::SchedulerFailed));
     }
@@ -165,7 +146,7 @@ fn a_panic_on_a_lanes_thread_outside_of_core_and_program_ends_the_pool_too() {
     let (mut running, queued) = (pin!(served.running()), served.submit());
     let waker = Waker::from(Arc::new(Panics));
     assert!(running.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    served.release.send(()).expect("the program waits");
+    served.gate.let_pass(1);
     assert_eq!(error(soon(queued)), Some(InferError::SchedulerFailed));
     served.ends();
 }

@@ -5,38 +5,14 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender};
 use paternoster_batching::{Knobs, Policy, QueueingKnobs, WindowKnobs};
-use paternoster_device::BufferPool;
-use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program};
 use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, TensorSpec};
+use paternoster_testing::program::{FakeProgram, dense, identity};
 
 use super::{Pool, PoolOptions};
 use crate::{InferError, InferRequest, ModelHandle, Response, ResponseFuture};
 
-/// Returns its rows. A batch with a gated row waits until the gate opens.
-#[derive(Debug)]
-struct Gates {
-    began: Sender<u8>,
-    gates: BTreeMap<u8, Receiver<()>>,
-}
-
-impl Program for Gates {
-    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError::new("one input")) };
-        for row in *data {
-            // The receiver may be gone when the test has ended.
-            let _ = self.began.send(*row);
-            if let Some(gate) = self.gates.get(row) {
-                let _ = gate.recv();
-            }
-        }
-        let mut output = BufferPool::take(batch.buffers, data.len())?;
-        output.as_mut_slice().copy_from_slice(data);
-        let output = BatchOutput { shape: Dims::from_slice(shape), data: output.freeze() };
-        Ok(Execution { outputs: vec![output], ..Execution::default() })
-    }
-}
-
-/// A version on a pool of several devices with one lane each.
+/// A version on a pool of several devices with one lane each. It returns its rows. A batch with a gated row waits until
+/// the gate opens.
 struct Served {
     pool: Arc<Pool>,
     handle: Arc<ModelHandle>,
@@ -50,7 +26,7 @@ impl Served {
         let options = PoolOptions { cpu_lanes: devices, cpu_shards: devices, ..PoolOptions::default() };
         let pool = Pool::start(&options).expect("threads start");
         let (began, begun) = crossbeam_channel::unbounded();
-        let (gates, held): (BTreeMap<_, _>, BTreeMap<_, _>) = gated
+        let (gates, held): (BTreeMap<_, _>, BTreeMap<u8, Receiver<()>>) = gated
             .into_iter()
             .map(|row| {
                 let (open, gate) = crossbeam_channel::bounded::<()>(0);
@@ -66,8 +42,17 @@ impl Served {
             symbols: vec![],
             decoupled: false,
         };
-        let program: Arc<dyn Program> = Arc::new(Gates { began, gates: held });
-        let handle = Arc::new(pool.bring_up(spec, knobs, program).expect("the CPU has room"));
+        let program = FakeProgram::new(move |batch| {
+            for row in dense(&batch.inputs[0]).1 {
+                // The receiver may be gone when the test has ended.
+                let _ = began.send(*row);
+                if let Some(gate) = held.get(row) {
+                    let _ = gate.recv();
+                }
+            }
+            identity(batch)
+        });
+        let handle = Arc::new(pool.bring_up(spec, knobs, Arc::new(program)).expect("the CPU has room"));
         Self { pool, handle, began: begun, gates }
     }
 

@@ -1,14 +1,10 @@
-use paternoster_engine::{Batch, EngineError, Execution};
 use paternoster_model::ExitTo;
+use paternoster_testing::program::FakeProgram;
 
 use super::*;
 
-struct NoProgram;
-
-impl Program for NoProgram {
-    fn run(&self, _batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        Err(EngineError::new("a test never runs it"))
-    }
+fn never_run() -> Arc<dyn Program> {
+    Arc::new(FakeProgram::failing("a test never runs it"))
 }
 
 fn tensor(name: &str) -> TensorSpec {
@@ -49,7 +45,7 @@ fn plan() -> StagePlan {
 }
 
 fn cut(spec: &ModelSpec, plan: StagePlan) -> Result<StagePrograms, String> {
-    let programs = plan.stages.iter().map(|_| Arc::new(NoProgram) as Arc<dyn Program>).collect();
+    let programs = plan.stages.iter().map(|_| never_run()).collect();
     StagePrograms::cut(spec, plan, programs)
 }
 
@@ -81,7 +77,7 @@ fn a_tensor_with_two_uses_is_one_output_of_its_program() {
 
 #[test]
 fn whole_programs_are_one_stage_that_reads_nothing() {
-    let whole = StagePrograms::from(Arc::new(NoProgram));
+    let whole = StagePrograms::from(never_run());
     assert_eq!((whole.count(), whole.knobs()), (1, StageKnobs::chain(1)));
 }
 

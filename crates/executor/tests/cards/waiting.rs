@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc, thread, time::Instant};
 use bytes::Bytes;
 use paternoster_batching::{CellularKnobs, Knobs, LaneId, Policy};
 use paternoster_engine::{
-    Batch, EngineError, Execution, Precision, Program,
+    Precision, Program,
     cuda::{OnCard, Plan},
 };
 use paternoster_executor::{CellPrograms, Journal, JournalEntry};
@@ -20,6 +20,7 @@ use paternoster_onnx::zoo::{Width, cells};
 use paternoster_testing::{
     fake_control::{hold, release, traced},
     fake_cuda::with_fake_cuda,
+    program::FakeProgram,
 };
 use smallvec::smallvec;
 
@@ -85,15 +86,6 @@ fn a_task_that_waits_for_memory_holds_up_no_other_lane_and_no_other_model() {
     });
 }
 
-/// A program that runs on cards alone.
-struct Nothing;
-
-impl Program for Nothing {
-    fn run(&self, _: &Batch<'_>) -> Result<Execution, EngineError> {
-        Err(EngineError::new("it runs on cards alone"))
-    }
-}
-
 /// Returns a model whose requests unfold into the steps of an LSTM.
 fn lstm() -> (ModelSpec, Knobs, CellPrograms) {
     let hidden = Width::QUARTER.of(1024) as i64;
@@ -102,7 +94,8 @@ fn lstm() -> (ModelSpec, Knobs, CellPrograms) {
     let (inputs, outputs) = (vec![x, state("h"), state("c")], vec![state("h_next"), state("c_next")]);
     let model = cells::lstm::step(Width::QUARTER).expect("the zoo's model is right");
     let plan = Plan::new(&model, &inputs, &outputs, true, Precision::Ieee).unwrap_or_else(|error| panic!("{error}"));
-    let program = Arc::new(OnCard::new(Arc::new(Nothing), vec![(Lengths::new(), plan)])) as Arc<dyn Program>;
+    let on_host = Arc::new(FakeProgram::failing("it runs on cards alone"));
+    let program = Arc::new(OnCard::new(on_host, vec![(Lengths::new(), plan)])) as Arc<dyn Program>;
     let zeros = Start::Row(Bytes::from(vec![0; hidden as usize * 4]));
     let carried = |output| CellInputSource::Carried { output, start: zeros.clone(), is_kept: false };
     let token = CellInputSource::Step { of: Tensor::Input(0), reversed: false };

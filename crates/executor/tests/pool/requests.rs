@@ -7,49 +7,26 @@ use std::{
 };
 
 use bytes::Bytes;
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::Receiver;
 use paternoster_batching::{Knobs, Policy, QueueKnobs, QueueingKnobs, WindowKnobs};
-use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, Repeat};
+use paternoster_engine::{Batch, EngineError, Repeat};
 use paternoster_executor::{InferError, InferRequest, ModelHandle, Pool, PoolOptions, Response};
 use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, SymbolId, TensorSpec};
 use paternoster_observe::TokenCounts;
+use paternoster_testing::program::{FakeProgram, Gate, floats, identity};
 
 /// A row with this first value fails, whatever batch it is in.
 const POISON: f32 = -1.0;
 
-/// Returns its input. Fails on poison. Waits at a gate, if there is one.
-struct Identity {
-    gate: Option<Gate>,
+fn has_poison(batch: &Batch<'_>) -> bool {
+    floats(&batch.inputs[0]).chunks(2).any(|row| row[0] == POISON)
 }
 
-/// Reports when a run begins, and holds it until it is released.
-struct Gate {
-    began: Sender<u32>,
-    go_on: Receiver<()>,
-}
-
-impl Program for Identity {
-    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        if let Some(gate) = &self.gate {
-            // The test may have ended.
-            let _ = gate.began.send(batch.rows);
-            let _ = gate.go_on.recv();
-        }
-        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError::new("one input")) };
-        if bytemuck::cast_slice::<u8, f32>(data).chunks(2).any(|row| row[0] == POISON) {
-            return Err(EngineError::new("poison"));
-        }
-        let output = BatchOutput { shape: Dims::from_slice(shape), data: Bytes::copy_from_slice(data) };
-        Ok(Execution { outputs: vec![output], ..Execution::default() })
-    }
-}
-
-/// A model behind a gate, and the test's ends of the gate.
+/// A model that returns its input, and the gate before it. It fails on poison.
 struct Gated {
     handle: Arc<ModelHandle>,
-    begun: Receiver<u32>,
-    release: Sender<()>,
-    program: Weak<Identity>,
+    gate: Gate,
+    program: Weak<FakeProgram>,
 }
 
 impl Gated {
@@ -58,24 +35,13 @@ impl Gated {
     }
 
     fn of(spec: ModelSpec, pool: &Arc<Pool>, knobs: Knobs) -> Self {
-        let (began, begun) = crossbeam_channel::unbounded();
-        let (release, go_on) = crossbeam_channel::unbounded();
-        let program = Arc::new(Identity { gate: Some(Gate { began, go_on }) });
+        let program =
+            FakeProgram::new(|batch| if has_poison(batch) { Err(EngineError::new("poison")) } else { identity(batch) });
+        let (program, gate) = program.gated();
+        let program = Arc::new(program);
         let weak = Arc::downgrade(&program);
         let handle = Arc::new(pool.bring_up(spec, knobs, program).expect("the CPU has room"));
-        Self { handle, begun, release, program: weak }
-    }
-
-    /// Waits for a run to begin, and returns its rows.
-    fn await_run(&self) -> u32 {
-        self.begun.recv().expect("a run begins")
-    }
-
-    /// Lets that many runs pass the gate, at once or as they arrive.
-    fn let_pass(&self, runs: usize) {
-        for _ in 0..runs {
-            self.release.send(()).expect("the program lives");
-        }
+        Self { handle, gate, program: weak }
     }
 }
 
@@ -126,7 +92,7 @@ fn values(response: &Response) -> Vec<f32> {
 async fn every_request_gets_its_own_rows() {
     let pool = Pool::start(&PoolOptions::default()).expect("threads start");
     let handle =
-        Arc::new(pool.bring_up(spec(8), zero_batch(), Arc::new(Identity { gate: None })).expect("the CPU has room"));
+        Arc::new(pool.bring_up(spec(8), zero_batch(), Arc::new(FakeProgram::identity())).expect("the CPU has room"));
     let requests = (0..2000_u16).map(|index| {
         let handle = Arc::clone(&handle);
         tokio::spawn(async move {
@@ -149,11 +115,11 @@ async fn requests_that_wait_travel_together() {
     let pool = one_lane();
     let model = Gated::on(&pool, zero_batch());
     let first = model.handle.submit(request(&[1.0, 2.0]));
-    assert_eq!(model.await_run(), 1, "the first request finds an idle lane");
+    assert_eq!(model.gate.await_run(), 1, "the first request finds an idle lane");
     let waiting: Vec<_> = (0..5_u8).map(|index| model.handle.submit(request(&[f32::from(index), 0.5]))).collect();
-    model.let_pass(1);
-    assert_eq!(model.await_run(), 5, "those that waited form one batch");
-    model.let_pass(1);
+    model.gate.let_pass(1);
+    assert_eq!(model.gate.await_run(), 5, "those that waited form one batch");
+    model.gate.let_pass(1);
     assert_eq!(values(&first.await.expect("it ran")), [1.0, 2.0]);
     for (index, response) in (0..5_u8).zip(waiting) {
         assert_eq!(values(&response.await.expect("it ran")), [f32::from(index), 0.5]);
@@ -177,9 +143,9 @@ async fn positions_of_batches_are_counted_with_and_without_padding() {
         InferRequest::new(rows as u32, vec![Some(InputTensor { shape: Dims::from_slice(&[rows, length]), data })])
     };
     let first = model.handle.submit(of(1, 4));
-    model.await_run();
+    model.gate.await_run();
     let waiting = [model.handle.submit(of(2, 3)), model.handle.submit(of(1, 10))];
-    model.let_pass(2);
+    model.gate.let_pass(2);
     first.await.expect("it ran");
     for response in waiting {
         response.await.expect("it ran");
@@ -193,34 +159,27 @@ async fn a_bad_request_fails_alone() {
     let pool = one_lane();
     let model = Gated::on(&pool, zero_batch());
     let first = model.handle.submit(request(&[1.0, 2.0]));
-    model.await_run();
+    model.gate.await_run();
     let good = model.handle.submit(request(&[3.0, 4.0]));
     let bad = model.handle.submit(request(&[POISON, 4.0]));
     let other = model.handle.submit(request(&[5.0, 6.0]));
     // Six runs: the first request alone, the three together, two of them, and each alone.
-    model.let_pass(6);
+    model.gate.let_pass(6);
     assert_eq!(values(&first.await.expect("it ran")), [1.0, 2.0]);
     assert_eq!(bad.await.expect_err("poison fails"), InferError::Engine("poison".to_owned()));
     assert_eq!(values(&good.await.expect("a stranger's fault is not its own")), [3.0, 4.0]);
     assert_eq!(values(&other.await.expect("a stranger's fault is not its own")), [5.0, 6.0]);
-    assert_eq!(model.begun.try_iter().collect::<Vec<_>>(), [3, 2, 1, 1, 1]);
-}
-
-/// Returns its input. Panics on poison.
-struct Brittle;
-
-impl Program for Brittle {
-    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        let ran = Identity { gate: None }.run(batch);
-        assert!(ran.is_ok(), "as planted");
-        ran
-    }
+    assert_eq!(model.gate.begun(), [3, 2, 1, 1, 1]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_of_a_program_fails_its_request_alone() {
     let pool = one_lane();
-    let handle = Arc::new(pool.bring_up(spec(8), zero_batch(), Arc::new(Brittle)).expect("the CPU has room"));
+    let brittle = FakeProgram::new(|batch| {
+        assert!(!has_poison(batch), "as planted");
+        identity(batch)
+    });
+    let handle = Arc::new(pool.bring_up(spec(8), zero_batch(), Arc::new(brittle)).expect("the CPU has room"));
     for _ in 0..3 {
         let panicked = handle.submit(request(&[POISON, 0.0])).await.expect_err("the program panicked");
         assert_eq!(panicked, InferError::Engine("the program of model 'identity' panicked".to_owned()));
@@ -236,12 +195,12 @@ async fn a_full_queue_turns_requests_away_and_keeps_the_rest() {
     let pool = one_lane();
     let model = Gated::on(&pool, window(QueueKnobs { max_queue_size: 2, ..QueueKnobs::default() }));
     let first = model.handle.submit(request(&[1.0, 0.0]));
-    model.await_run();
+    model.gate.await_run();
     let mut waiting: Vec<_> = (2..6_u8).map(|index| model.handle.submit(request(&[f32::from(index), 0.0]))).collect();
     for surplus in waiting.split_off(2) {
         assert_eq!(surplus.await.expect_err("two wait already"), InferError::QueueFull);
     }
-    model.let_pass(2);
+    model.gate.let_pass(2);
     assert_eq!(values(&first.await.expect("it ran")), [1.0, 0.0]);
     for (index, response) in (2..4_u8).zip(waiting) {
         assert_eq!(values(&response.await.expect("it ran")), [f32::from(index), 0.0]);
@@ -253,14 +212,14 @@ async fn a_dropped_ticket_leaves_the_queue() {
     let pool = one_lane();
     let model = Gated::on(&pool, zero_batch());
     let first = model.handle.submit(request(&[1.0, 0.0]));
-    model.await_run();
+    model.gate.await_run();
     drop(model.handle.submit(request(&[2.0, 0.0])));
     let last = model.handle.submit(request(&[3.0, 0.0]));
     assert_eq!(pool.in_flight(), 2, "the dropped one is gone");
-    model.let_pass(2);
+    model.gate.let_pass(2);
     first.await.expect("it ran");
     assert_eq!(values(&last.await.expect("it ran")), [3.0, 0.0]);
-    assert_eq!(model.begun.try_iter().collect::<Vec<_>>(), [1], "the last one ran by itself");
+    assert_eq!(model.gate.begun(), [1], "the last one ran by itself");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -271,10 +230,10 @@ async fn a_deadline_ends_a_running_request_for_its_client() {
     // Long enough for the run to begin on a busy machine.
     expiring.deadline = Some(Instant::now() + Duration::from_secs(1));
     let response = model.handle.submit(expiring);
-    model.await_run();
+    model.gate.await_run();
     assert_eq!(response.await.expect_err("the run is still at its gate"), InferError::Expired);
     let next = model.handle.submit(request(&[2.0, 0.0]));
-    model.let_pass(2);
+    model.gate.let_pass(2);
     assert_eq!(values(&next.await.expect("the lane goes on")), [2.0, 0.0]);
 }
 
@@ -283,44 +242,38 @@ async fn a_queue_timeout_fires_when_it_expires() {
     let pool = one_lane();
     let model = Gated::on(&pool, window(QueueKnobs { allow_timeout_override: true, ..QueueKnobs::default() }));
     let first = model.handle.submit(request(&[1.0, 0.0]));
-    model.await_run();
+    model.gate.await_run();
     let mut impatient = request(&[2.0, 0.0]);
     impatient.queue_timeout = Some(Duration::from_millis(20));
     // The first run is still at its gate, so only the timer can end this request.
     assert_eq!(model.handle.submit(impatient).await.expect_err("it waited too long"), InferError::QueueTimeout);
-    model.let_pass(1);
+    model.gate.let_pass(1);
     first.await.expect("it ran");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_version_is_freed_by_the_last_of_its_requests() {
     let pool = one_lane();
-    let Gated { handle, begun, release, program } = Gated::on(&pool, zero_batch());
+    let Gated { handle, gate, program } = Gated::on(&pool, zero_batch());
     let response = handle.submit(request(&[1.0, 0.0]));
-    begun.recv().expect("the run began");
+    gate.await_run();
     drop(handle);
     assert!(program.upgrade().is_some(), "a request in flight holds its version");
-    release.send(()).expect("the run waits");
+    gate.let_pass(1);
     assert_eq!(values(&response.await.expect("it ends on the version it began on")), [1.0, 0.0]);
     assert!(pool.stop(Duration::from_secs(60)), "all threads end");
     assert!(program.upgrade().is_none(), "nothing holds the program any more");
 }
 
-/// Returns its input, and records the thread on which it ran.
-struct Steady {
-    threads: Sender<Option<String>>,
-}
-
-impl Program for Steady {
-    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
+/// Returns a program that returns its input, and records the thread on which it ran.
+fn steady() -> (Arc<FakeProgram>, Receiver<Option<String>>) {
+    let (threads, ran_on) = crossbeam_channel::unbounded();
+    let program = FakeProgram::new(move |batch| {
         // The test may have ended.
-        let _ = self.threads.send(std::thread::current().name().map(str::to_owned));
-        Identity { gate: None }.run(batch)
-    }
-
-    fn is_steady(&self) -> bool {
-        true
-    }
+        let _ = threads.send(std::thread::current().name().map(str::to_owned));
+        identity(batch)
+    });
+    (Arc::new(program.steady()), ran_on)
 }
 
 /// The name of the only lane's thread.
@@ -344,9 +297,8 @@ async fn until_one_needs_no_lane(handle: &Arc<ModelHandle>, ran_on: &Receiver<Op
 #[tokio::test(flavor = "multi_thread")]
 async fn a_short_run_of_a_lone_request_needs_no_lane() {
     let pool = one_lane();
-    let (threads, ran_on) = crossbeam_channel::unbounded();
-    let handle =
-        Arc::new(pool.bring_up(spec(8), zero_batch(), Arc::new(Steady { threads })).expect("the CPU has room"));
+    let (program, ran_on) = steady();
+    let handle = Arc::new(pool.bring_up(spec(8), zero_batch(), program).expect("the CPU has room"));
     until_one_needs_no_lane(&handle, &ran_on).await;
     assert_eq!(pool.in_flight(), 0);
 }
@@ -355,10 +307,9 @@ async fn a_short_run_of_a_lone_request_needs_no_lane() {
 async fn a_lone_request_larger_than_those_known_to_be_short_goes_to_a_lane() {
     const ROWS: usize = 1024;
     let pool = one_lane();
-    let (threads, ran_on) = crossbeam_channel::unbounded();
+    let (program, ran_on) = steady();
     let knobs = Knobs { max_batch_rows: ROWS as u32, ..zero_batch() };
-    let handle =
-        Arc::new(pool.bring_up(spec(ROWS as u32), knobs, Arc::new(Steady { threads })).expect("the CPU has room"));
+    let handle = Arc::new(pool.bring_up(spec(ROWS as u32), knobs, program).expect("the CPU has room"));
     until_one_needs_no_lane(&handle, &ran_on).await;
     let sent = vec![1.0; ROWS * 2];
     assert_eq!(values(&handle.submit(request(&sent)).await.expect("it ran")), sent);
@@ -371,14 +322,14 @@ async fn stopping_answers_what_is_in_flight() {
     let pool = one_lane();
     let model = Gated::on(&pool, zero_batch());
     let running = model.handle.submit(request(&[1.0, 0.0]));
-    model.await_run();
+    model.gate.await_run();
     let waiting = model.handle.submit(request(&[2.0, 0.0]));
     assert!(!pool.stop(Duration::ZERO), "the lane is still at its gate");
     let late = model.handle.submit(request(&[3.0, 0.0]));
     for response in [running, waiting, late] {
         assert_eq!(response.await.expect_err("the pool stopped"), InferError::ShuttingDown);
     }
-    model.let_pass(1);
+    model.gate.let_pass(1);
     assert!(pool.stop(Duration::from_secs(60)), "all threads end");
 }
 

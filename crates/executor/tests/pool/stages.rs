@@ -4,79 +4,44 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use crossbeam_channel::{Receiver, Sender};
 use paternoster_batching::{
     CostPoint, CostTable, DiversityKnobs, Knobs, LoadDiversity, OperatorDiversity, Policy, PolicyKind, WindowKnobs,
 };
-use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, StopSignal};
+use paternoster_engine::{EngineError, Program, StopSignal};
 use paternoster_executor::{
     InferError, InferRequest, ModelHandle, Pool, PoolOptions, Response, ResponseFuture, StagePrograms, WarmUp,
 };
 use paternoster_model::{DataType, Dims, Exit, ExitTo, InputSource, InputTensor, Sink, StagePlan, TensorSpec};
 use paternoster_observe::timeline::Timeline;
-use paternoster_testing::chain;
+use paternoster_testing::{
+    chain,
+    program::{FakeProgram, Gate, dense, execution, floats, like_input},
+};
 
 /// Values of a row.
 const WIDTH: usize = 2;
 /// A row with this first value fails, whatever batch it is in.
 const POISON: f32 = -1.0;
 
-/// Multiplies all values by ten and adds its own digit. Fails on poison. Waits at a gate, if there is one.
-struct Digit {
-    own: f32,
-    gate: Option<(Sender<u32>, Receiver<()>)>,
-}
-
-impl Digit {
-    fn free(own: f32) -> Arc<dyn Program> {
-        Arc::new(Self { own, gate: None })
-    }
-}
-
-impl Program for Digit {
-    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        if let Some((began, go_on)) = &self.gate {
-            // The test may have ended.
-            let _ = began.send(batch.rows);
-            let _ = go_on.recv();
-        }
-        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError::new("one input")) };
-        let values: &[f32] = bytemuck::cast_slice(data);
-        if self.own > 1.0 && values.chunks(2).any(|row| row[1] == POISON) {
+/// Returns a program that multiplies all values by ten and adds its digit. Digits above one fail on poison.
+fn digit(own: f32) -> FakeProgram {
+    FakeProgram::new(move |batch| {
+        let values = floats(&batch.inputs[0]);
+        if own > 1.0 && values.chunks(2).any(|row| row[1] == POISON) {
             return Err(EngineError::new("poison"));
         }
-        let keep_poison = |value: f32| if value == POISON { POISON } else { value * 10.0 + self.own };
-        let made: Vec<f32> = values.iter().map(|&value| keep_poison(value)).collect();
-        let output =
-            BatchOutput { shape: Dims::from_slice(shape), data: Bytes::copy_from_slice(bytemuck::cast_slice(&made)) };
-        Ok(Execution { outputs: vec![output], ..Execution::default() })
-    }
+        let keep_poison = |value: f32| if value == POISON { POISON } else { value * 10.0 + own };
+        like_input(batch, values.into_iter().map(keep_poison))
+    })
 }
 
-/// A test's ends of the gate before a stage.
-struct Gate {
-    begun: Receiver<u32>,
-    release: Sender<()>,
+fn free(own: f32) -> Arc<dyn Program> {
+    Arc::new(digit(own))
 }
 
-impl Gate {
-    fn before(own: f32) -> (Arc<dyn Program>, Self) {
-        let (began, begun) = crossbeam_channel::unbounded();
-        let (release, go_on) = crossbeam_channel::unbounded();
-        (Arc::new(Digit { own, gate: Some((began, go_on)) }), Self { begun, release })
-    }
-
-    /// Waits for a run to begin, and returns its rows.
-    fn await_run(&self) -> u32 {
-        self.begun.recv().expect("a run begins")
-    }
-
-    /// Lets that many runs pass the gate, at once or as they arrive.
-    fn let_pass(&self, runs: usize) {
-        for _ in 0..runs {
-            self.release.send(()).expect("the program lives");
-        }
-    }
+fn gated(own: f32) -> (Arc<dyn Program>, Gate) {
+    let (program, gate) = digit(own).gated();
+    (Arc::new(program), gate)
 }
 
 fn window() -> Knobs {
@@ -116,7 +81,7 @@ async fn every_request_gets_its_own_rows_after_all_stages() {
         let pool = start(3, Duration::ZERO);
         let objective_ns = Some(1_000_000_000);
         let knobs = Knobs { buffer_pairs, max_in_flight, policy: policy.clone(), objective_ns, ..window() };
-        let programs = [1.0, 2.0, 3.0].map(Digit::free).to_vec();
+        let programs = [1.0, 2.0, 3.0].map(free).to_vec();
         let handle = bring_up(&pool, knobs, chain::plan(3, WIDTH), programs);
         let requests = (0..500_u16).map(|index| {
             let handle = Arc::clone(&handle);
@@ -146,8 +111,8 @@ async fn every_request_gets_its_own_rows_after_all_stages() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_newcomer_that_catches_up_goes_on_with_the_batch() {
     let pool = start(1, Duration::ZERO);
-    let (first, gate) = Gate::before(1.0);
-    let (last, end) = Gate::before(2.0);
+    let (first, gate) = gated(1.0);
+    let (last, end) = gated(2.0);
     let load = Some(LoadDiversity { max_age_ns: Some(u64::MAX / 2), ..LoadDiversity::default() });
     let policy = Policy::Diversity(DiversityKnobs { input: None, operator: None, load });
     let handle = bring_up(&pool, Knobs { policy, ..window() }, chain::plan(2, WIDTH), vec![first, last]);
@@ -175,8 +140,8 @@ async fn parts_of_a_split_batch_run_on_their_own_rows() {
     let operator = Some(OperatorDiversity::default());
     let policy = Policy::Diversity(DiversityKnobs { input: None, operator, load: None });
     let knobs = Knobs { policy, latencies: Some(CostTable { stages }), ..window() };
-    let (first, gate) = Gate::before(1.0);
-    let (last, end) = Gate::before(2.0);
+    let (first, gate) = gated(1.0);
+    let (last, end) = gated(2.0);
     let handle = bring_up(&pool, knobs, chain::plan(2, WIDTH), vec![first, last]);
     let lone = submit(&handle, &[9.0, 9.0]);
     assert_eq!(gate.await_run(), 1);
@@ -187,8 +152,8 @@ async fn parts_of_a_split_batch_run_on_their_own_rows() {
     for (index, response) in (1..5_u8).zip(waiting) {
         assert_eq!(values(&response.await.expect("it ran")), [f32::from(index) * 100.0 + 12.0, 12.0]);
     }
-    assert_eq!(gate.begun.try_iter().collect::<Vec<_>>(), [4], "those that waited form one batch");
-    let runs: Vec<u32> = end.begun.try_iter().collect();
+    assert_eq!(gate.begun(), [4], "those that waited form one batch");
+    let runs = end.begun();
     assert!(runs.len() > 2 && runs.iter().sum::<u32>() == 5, "which goes on in parts: {runs:?}");
     pool.count_meta_operations();
     assert!(handle.stats().reading().meta.splits > 0);
@@ -197,9 +162,9 @@ async fn parts_of_a_split_batch_run_on_their_own_rows() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_leaves_on_the_way_makes_a_gap_and_no_mix_up() {
     let pool = start(1, Duration::ZERO);
-    let (first, gate) = Gate::before(1.0);
-    let (last, end) = Gate::before(3.0);
-    let handle = bring_up(&pool, window(), chain::plan(3, WIDTH), vec![first, Digit::free(2.0), last]);
+    let (first, gate) = gated(1.0);
+    let (last, end) = gated(3.0);
+    let handle = bring_up(&pool, window(), chain::plan(3, WIDTH), vec![first, free(2.0), last]);
     let lone = submit(&handle, &[0.0, 0.0]);
     gate.await_run();
     let mut waiting: Vec<ResponseFuture> = (1..5_u8).map(|index| submit(&handle, &[f32::from(index), 0.5])).collect();
@@ -220,8 +185,8 @@ async fn a_request_that_leaves_on_the_way_makes_a_gap_and_no_mix_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_a_later_stage_cannot_bear_fails_alone() {
     let pool = start(1, Duration::ZERO);
-    let (first, gate) = Gate::before(1.0);
-    let handle = bring_up(&pool, window(), chain::plan(2, WIDTH), vec![first, Digit::free(2.0)]);
+    let (first, gate) = gated(1.0);
+    let handle = bring_up(&pool, window(), chain::plan(2, WIDTH), vec![first, free(2.0)]);
     let lone = submit(&handle, &[0.0, 0.0]);
     gate.await_run();
     let good = submit(&handle, &[3.0, 4.0]);
@@ -233,20 +198,6 @@ async fn a_row_that_a_later_stage_cannot_bear_fails_alone() {
     assert_eq!(bad.await.expect_err("poison fails"), InferError::Engine("poison".to_owned()));
     assert_eq!(values(&good.await.expect("a stranger's fault is not its own")), [312.0, 412.0]);
     assert_eq!(values(&other.await.expect("a stranger's fault is not its own")), [512.0, 612.0]);
-}
-
-/// Returns the first value of each row as an output of its own, and the rows unchanged.
-struct Leading;
-
-impl Program for Leading {
-    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError::new("one input")) };
-        let leading: Vec<u8> = data.chunks(8).flat_map(|row| row[..4].to_vec()).collect();
-        let shapes = [Dims::from_slice(shape), Dims::from_slice(&shape[..1])];
-        let outputs = shapes.into_iter().zip([Bytes::copy_from_slice(data), Bytes::from(leading)]);
-        let outputs = outputs.map(|(shape, data)| BatchOutput { shape, data }).collect();
-        Ok(Execution { outputs, ..Execution::default() })
-    }
 }
 
 /// A plan of four stages whose first has exits: rows from 100 on go to stage 2, rows from 10 on are done.
@@ -264,20 +215,21 @@ fn with_exits() -> StagePlan {
     plan
 }
 
-/// Returns no outputs.
-struct Nothing;
-
-impl Program for Nothing {
-    fn run(&self, _batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        Ok(Execution::default())
-    }
+/// Programs for that plan: the first returns the rows unchanged and the first value of each, the second nothing.
+fn exiting() -> Vec<Arc<dyn Program>> {
+    let leading = FakeProgram::new(|batch| {
+        let (shape, data) = dense(&batch.inputs[0]);
+        let leading: Vec<u8> = data.chunks(8).flat_map(|row| row[..4].to_vec()).collect();
+        execution(batch, &[(shape, data), (&shape[..1], &leading)])
+    });
+    let nothing = FakeProgram::new(|batch| execution(batch, &[]));
+    vec![Arc::new(leading), Arc::new(nothing), free(3.0)]
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_that_leave_early_come_back_in_order_with_the_rest() {
     let pool = start(2, Duration::ZERO);
-    let programs: Vec<Arc<dyn Program>> = vec![Arc::new(Leading), Arc::new(Nothing), Digit::free(3.0)];
-    let handle = bring_up(&pool, window(), with_exits(), programs);
+    let handle = bring_up(&pool, window(), with_exits(), exiting());
     let rows = [1.0, 0.0, 20.0, 0.0, 300.0, 0.0, 4.0, 0.0];
     let response = submit(&handle, &rows).await.expect("it runs");
     assert_eq!(values(&response), [13.0, 3.0, 20.0, 0.0, 3003.0, 3.0, 43.0, 3.0]);
@@ -297,8 +249,8 @@ async fn stages_are_warmed_up_one_after_another() {
         let warm_up = WarmUp { rows: 1, inputs: &[Some(input)], program_inputs: &[], stop: &StopSignal::default() };
         pool.warm_up(&chain::spec(WIDTH), &programs, warm_up).map(|took_ns| took_ns.len())
     };
-    assert_eq!(warm(vec![Digit::free(1.0), Digit::free(0.0)]), Ok(2), "a time for each stage");
-    assert_eq!(warm(vec![Digit::free(1.0), Digit::free(2.0)]), Err("poison".to_owned()), "the second stage ran");
+    assert_eq!(warm(vec![free(1.0), free(0.0)]), Ok(2), "a time for each stage");
+    assert_eq!(warm(vec![free(1.0), free(2.0)]), Err("poison".to_owned()), "the second stage ran");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -306,8 +258,7 @@ async fn stages_are_counted_apart_and_a_request_is_counted_once() {
     let timeline = Arc::new(Timeline::on(100));
     let options = PoolOptions { cpu_lanes: 1, timeline: Arc::clone(&timeline), ..PoolOptions::default() };
     let pool = Pool::start(&options).expect("threads start");
-    let programs: Vec<Arc<dyn Program>> = vec![Arc::new(Leading), Arc::new(Nothing), Digit::free(3.0)];
-    let handle = bring_up(&pool, window(), with_exits(), programs);
+    let handle = bring_up(&pool, window(), with_exits(), exiting());
     submit(&handle, &[1.0, 0.0, 20.0, 0.0, 4.0, 0.0]).await.expect("it runs");
     pool.count_meta_operations();
     let read = handle.stats().reading();
@@ -331,9 +282,9 @@ async fn stages_are_counted_apart_and_a_request_is_counted_once() {
 async fn a_stage_past_its_time_keeps_its_version_from_being_ready_until_it_returns() {
     let pool = start(2, Duration::from_secs(3));
     let mut changes = pool.responsiveness();
-    let (last, gate) = Gate::before(2.0);
-    let hanging = bring_up(&pool, window(), chain::plan(2, WIDTH), vec![Digit::free(1.0), last]);
-    let healthy = bring_up(&pool, window(), chain::plan(2, WIDTH), vec![Digit::free(1.0), Digit::free(2.0)]);
+    let (last, gate) = gated(2.0);
+    let hanging = bring_up(&pool, window(), chain::plan(2, WIDTH), vec![free(1.0), last]);
+    let healthy = bring_up(&pool, window(), chain::plan(2, WIDTH), vec![free(1.0), free(2.0)]);
     let late = submit(&hanging, &[1.0, 1.0]);
     changes.changed().await.expect("the pool lives");
     assert_eq!(hanging.fault().as_deref(), Some("a task of stage 1 has not ended within 3s"));

@@ -3,21 +3,22 @@
 
 use std::{
     sync::{Arc, Weak},
-    thread,
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
-use crossbeam_channel::{Receiver, Sender};
 use paternoster_batching::{Knobs, Policy, WindowKnobs};
-use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program};
+use paternoster_engine::{Batch, Program};
 use paternoster_executor::{
     BringUp, InferError, InferRequest, ModelHandle, Pool, PoolOptions, Response, ResponseFuture, Responsiveness,
     StagePrograms,
 };
 use paternoster_model::{Dims, InputTensor};
 use paternoster_observe::LaneCounts;
-use paternoster_testing::chain;
+use paternoster_testing::{
+    chain,
+    program::{FakeProgram, Gate, floats, identity, like_input, until_stopped},
+};
 use tokio::{sync::watch, time::timeout};
 
 const WIDTH: usize = 2;
@@ -32,44 +33,19 @@ const NEVER: Duration = Duration::from_secs(3600);
 /// A limit that a test waits for, and that no honest run reaches on a busy machine.
 const SOON: Duration = Duration::from_millis(500);
 
-/// Returns its input.
-struct Listening {
-    began: Sender<u32>,
-    go_on: Receiver<()>,
-}
-
-impl Program for Listening {
-    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError::new("one input")) };
-        // The test may have ended.
-        let _ = self.began.send(batch.rows);
-        let holds = |first: f32| bytemuck::cast_slice::<u8, f32>(data).chunks(WIDTH).any(|row| row[0] == first);
-        if holds(DEAF) {
-            let _ = self.go_on.recv();
-        }
-        if holds(ENDLESS) {
-            while !batch.stop.is_raised() {
-                thread::yield_now();
-            }
-            return Err(EngineError::new("stopped"));
-        }
-        let output = BatchOutput { shape: Dims::from_slice(shape), data: Bytes::copy_from_slice(data) };
-        Ok(Execution { outputs: vec![output], ..Execution::default() })
-    }
-}
-
-/// A model, and the test's ends of its channels.
+/// A model, and the gate before its program.
 struct Model {
     handle: Arc<ModelHandle>,
-    begun: Receiver<u32>,
-    release: Sender<()>,
-    program: Weak<Listening>,
+    gate: Gate,
+    program: Weak<FakeProgram>,
 }
 
-fn listening() -> (Arc<Listening>, Receiver<u32>, Sender<()>) {
-    let (began, begun) = crossbeam_channel::unbounded();
-    let (release, go_on) = crossbeam_channel::unbounded();
-    (Arc::new(Listening { began, go_on }), begun, release)
+/// Returns a program that returns its input, unless a row is endless. A deaf row waits at the gate.
+fn listening() -> (Arc<FakeProgram>, Gate) {
+    let holds = |batch: &Batch<'_>, first: f32| floats(&batch.inputs[0]).chunks(WIDTH).any(|row| row[0] == first);
+    let run = move |batch: &Batch<'_>| if holds(batch, ENDLESS) { until_stopped(batch) } else { identity(batch) };
+    let (program, gate) = FakeProgram::new(run).gated_if(move |batch| holds(batch, DEAF));
+    (Arc::new(program), gate)
 }
 
 fn window() -> Knobs {
@@ -83,12 +59,12 @@ impl Model {
 
     /// Creates a model with its own time limit.
     fn within(pool: &Arc<Pool>, limit: Option<Duration>) -> Self {
-        let (program, begun, release) = listening();
+        let (program, gate) = listening();
         let weak = Arc::downgrade(&program);
         let options = BringUp { task_time_limit: limit, ..BringUp::default() };
         let handle = pool.bring_up_on(chain::spec(WIDTH), window(), program, &options);
         let handle = Arc::new(handle.expect("the CPU has room"));
-        Self { handle, begun, release, program: weak }
+        Self { handle, gate, program: weak }
     }
 
     fn submit(&self, first: f32) -> ResponseFuture {
@@ -100,11 +76,6 @@ impl Model {
         let input = InputTensor { shape: Dims::from_slice(&[1, 2]), data };
         let inputs = vec![Some(input)];
         self.handle.submit(InferRequest { deadline, ..InferRequest::new(1, inputs) })
-    }
-
-    /// Waits for a run to begin, and returns its rows.
-    fn await_run(&self) -> u32 {
-        self.begun.recv().expect("a run begins")
     }
 
     async fn answers(&self) {
@@ -148,11 +119,11 @@ async fn a_run_whose_client_is_gone_leaves_its_lane_at_once() {
     let (model, other) = (Model::on(&pool), Model::on(&pool));
     for given_up in 1..=3 {
         let response = model.submit(ENDLESS);
-        model.await_run();
+        model.gate.await_run();
         drop(response);
         other.answers().await;
         model.answers().await;
-        assert_eq!(model.await_run(), 1);
+        assert_eq!(model.gate.await_run(), 1);
         assert_eq!(model.failed(), (0, given_up), "it is cancelled, nothing else");
     }
     assert_eq!(counts(&pool), LaneCounts { unwanted: 3, ..LaneCounts::default() });
@@ -180,42 +151,30 @@ async fn a_run_that_anybody_waits_for_goes_on() {
     let pool = pool(1, Duration::ZERO, NEVER);
     let model = Model::on(&pool);
     let first_run = model.submit(DEAF);
-    model.await_run();
+    model.gate.await_run();
     let (leaves, stays) = (model.submit(1.0), model.submit(DEAF));
-    model.release.send(()).expect("the run waits");
+    model.gate.let_pass(1);
     first_run.await.expect("it was released");
-    assert_eq!(model.await_run(), 2, "those that waited run together");
+    assert_eq!(model.gate.await_run(), 2, "those that waited run together");
     drop(leaves);
-    model.release.send(()).expect("the run waits");
+    model.gate.let_pass(1);
     assert_eq!(first(&stays.await.expect("it ran to its end")), DEAF);
     assert_eq!(counts(&pool).unwanted, 0);
-}
-
-/// Makes every row endless for the next stage.
-struct Ends;
-
-impl Program for Ends {
-    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        let [BatchInput::Dense { shape, .. }] = batch.inputs else { return Err(EngineError::new("one input")) };
-        let made = [ENDLESS, 0.5].repeat(batch.rows as usize);
-        let data = Bytes::copy_from_slice(bytemuck::cast_slice(&made));
-        let output = BatchOutput { shape: Dims::from_slice(shape), data };
-        Ok(Execution { outputs: vec![output], ..Execution::default() })
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stage_whose_client_is_gone_leaves_its_lane() {
     let pool = pool(1, Duration::ZERO, NEVER);
-    let (last, begun, release) = listening();
+    let (last, gate) = listening();
     let program = Arc::downgrade(&last);
-    let stages: Vec<Arc<dyn Program>> = vec![Arc::new(Ends), last];
+    let ends = FakeProgram::new(|batch| like_input(batch, [ENDLESS, 0.5].repeat(batch.rows as usize)));
+    let stages: Vec<Arc<dyn Program>> = vec![Arc::new(ends), last];
     let programs = StagePrograms::cut(&chain::spec(WIDTH), chain::plan(2, WIDTH), stages).expect("the plan is sound");
     let handle = Arc::new(pool.bring_up(chain::spec(WIDTH), window(), programs).expect("the CPU has room"));
-    let (staged, other) = (Model { handle, begun, release, program }, Model::on(&pool));
+    let (staged, other) = (Model { handle, gate, program }, Model::on(&pool));
     for _ in 0..2 {
         let response = staged.submit(1.0);
-        staged.await_run();
+        staged.gate.await_run();
         drop(response);
         other.answers().await;
     }
@@ -227,10 +186,10 @@ async fn requests_in_a_task_past_its_time_run_again_and_only_the_endless_one_fai
     let pool = pool(1, Duration::ZERO, NEVER);
     let (model, other) = (Model::within(&pool, Some(SOON)), Model::on(&pool));
     let first_run = model.submit(ENDLESS);
-    model.await_run();
+    model.gate.await_run();
     let (endless, stranger) = (model.submit(ENDLESS), model.submit(3.0));
     drop(first_run);
-    assert_eq!(model.await_run(), 2, "those that waited run together");
+    assert_eq!(model.gate.await_run(), 2, "those that waited run together");
     assert_eq!(first(&stranger.await.expect("it ends when it is alone")), 3.0);
     assert_eq!(endless.await.expect_err("it never ends by itself"), InferError::Engine(OVERDUE.to_owned()));
     until(&pool, |lanes| lanes.stuck_lanes == 0).await;
@@ -245,12 +204,12 @@ async fn a_model_may_run_longer_than_others() {
     let pool = pool(2, SOON, NEVER);
     let (patient, other) = (Model::within(&pool, Some(Duration::ZERO)), Model::on(&pool));
     let honest = patient.submit(DEAF);
-    patient.await_run();
+    patient.gate.await_run();
     // By then the other requests' limit has passed for this one too.
     for _ in 0..3 {
         assert_eq!(other.submit(ENDLESS).await.expect_err("its time is over"), InferError::Engine(OVERDUE.to_owned()));
     }
-    patient.release.send(()).expect("the run waits");
+    patient.gate.let_pass(1);
     assert_eq!(first(&honest.await.expect("it may run for as long as it likes")), DEAF);
     let hasty = Model::within(&pool, Some(SOON / 2));
     let reason = "model 'line' does not respond: a task has not ended within 250ms";
@@ -266,7 +225,7 @@ async fn a_lane_is_stuck_while_a_task_past_its_time_has_not_returned() {
     assert_eq!(model.handle.fault().as_deref(), Some("a task has not ended within 500ms"));
     assert!(other.handle.is_responsive());
     other.answers().await;
-    model.release.send(()).expect("the run waits");
+    model.gate.let_pass(1);
     assert_eq!(first(&response.await.expect("its late result is its answer")), DEAF);
     until(&pool, |lanes| lanes.stuck_lanes == 0).await;
     assert!(model.handle.is_responsive());
@@ -281,7 +240,7 @@ async fn a_lane_goes_on_without_a_task_that_does_not_stop() {
     other.answers().await;
     assert!(model.handle.is_responsive(), "its other requests have a lane");
     assert_eq!(counts(&pool), LaneCounts { overdue: 1, replaced: 1, abandoned: 1, ..LaneCounts::default() });
-    model.release.send(()).expect("the run waits");
+    model.gate.let_pass(1);
     until(&pool, |_| counts(&pool).abandoned == 0).await;
     other.answers().await;
     let program = model.program;
@@ -295,11 +254,11 @@ async fn a_lane_of_an_unwanted_task_that_does_not_stop_goes_on_too() {
     let pool = pool(1, Duration::ZERO, SOON);
     let (model, other) = (Model::on(&pool), Model::on(&pool));
     let response = model.submit(DEAF);
-    model.await_run();
+    model.gate.await_run();
     drop(response);
     other.answers().await;
     assert_eq!(counts(&pool), LaneCounts { unwanted: 1, replaced: 1, abandoned: 1, ..LaneCounts::default() });
-    model.release.send(()).expect("the run waits");
+    model.gate.let_pass(1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -314,12 +273,12 @@ async fn no_more_tasks_than_lanes_are_left_to_themselves() {
     assert!(one.handle.is_responsive() && !two.handle.is_responsive());
     assert_eq!(counts(&pool), LaneCounts { stuck: 1, abandoned: 1, replaced: 1, overdue: 2, ..LaneCounts::default() });
     // When the first ends, there is room for the second.
-    one.release.send(()).expect("the run waits");
+    one.gate.let_pass(1);
     until(&pool, |lanes| lanes.stuck_lanes == 0).await;
     other.answers().await;
     assert!(two.handle.is_responsive());
     assert_eq!(counts(&pool), LaneCounts { abandoned: 1, replaced: 2, overdue: 2, ..LaneCounts::default() });
-    two.release.send(()).expect("the run waits");
+    two.gate.let_pass(1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -330,11 +289,11 @@ async fn a_lost_lane_takes_tasks_again_when_its_own_returns() {
         model.submit(DEAF).await.expect_err("it does not stop");
     }
     until(&pool, |lanes| lanes.stuck_lanes == 1).await;
-    two.release.send(()).expect("the run waits");
+    two.gate.let_pass(1);
     until(&pool, |lanes| lanes.stuck_lanes == 0).await;
     Model::on(&pool).answers().await;
     assert_eq!(counts(&pool), LaneCounts { abandoned: 1, replaced: 1, overdue: 2, ..LaneCounts::default() });
-    one.release.send(()).expect("the run waits");
+    one.gate.let_pass(1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -347,7 +306,7 @@ async fn a_pool_with_stuck_lanes_stops() {
     let waiting = one.submit(1.0);
     assert!(!pool.stop(Duration::ZERO), "two threads are still at their gates");
     assert_eq!(waiting.await.expect_err("the pool stopped"), InferError::ShuttingDown);
-    one.release.send(()).expect("the run waits");
-    two.release.send(()).expect("the run waits");
+    one.gate.let_pass(1);
+    two.gate.let_pass(1);
     assert!(pool.stop(PATIENCE), "all threads end");
 }

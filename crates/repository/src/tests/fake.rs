@@ -15,11 +15,11 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use paternoster_batching::Knobs;
 use paternoster_config::{CustomPolicies, complete};
-use paternoster_engine::{Batch, EngineError, Execution, Program};
 use paternoster_executor::{ModelHandle, Pool, PoolOptions};
 use paternoster_model::{DataType, ModelSpec};
 use paternoster_observe::{LatencyMetrics, RequestBudgets, budget::Budget};
 use paternoster_onnx::{Port, PortDim, Signature};
+use paternoster_testing::program::FakeProgram;
 use tempfile::TempDir;
 
 use crate::{
@@ -36,19 +36,11 @@ const SENT_MODEL_BYTES: usize = 1 << 30;
 /// Name to hold that makes profiles wait.
 pub(super) const PROFILES: &str = "(profiles)";
 
-#[derive(Debug)]
-struct NoProgram;
-
-impl Program for NoProgram {
-    fn run(&self, _batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        Err(EngineError::new("a test never runs it"))
-    }
-}
-
 /// The pool of all tests; nothing runs on it.
 fn bring_up(spec: ModelSpec, knobs: Knobs) -> Arc<ModelHandle> {
     static POOL: LazyLock<Arc<Pool>> = LazyLock::new(|| Pool::start(&PoolOptions::default()).unwrap());
-    Arc::new(POOL.bring_up(spec, knobs, Arc::new(NoProgram)).expect("the CPU has room"))
+    let program = FakeProgram::failing("a test never runs it");
+    Arc::new(POOL.bring_up(spec, knobs, Arc::new(program)).expect("the CPU has room"))
 }
 
 /// A loader in which every program is `INPUT0` FP32 [batch, 16] → `OUTPUT0` of the same, unless it is [`GARBAGE`].

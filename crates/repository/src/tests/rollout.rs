@@ -14,11 +14,11 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use parking_lot::Mutex;
-use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program};
 use paternoster_executor::{InferRequest, ModelHandle, Pool, PoolOptions};
 use paternoster_model::{Dims, InputTensor};
 use paternoster_observe::{RequestBudgets, ShadowResult, budget::Budget};
 use paternoster_onnx::Signature;
+use paternoster_testing::program::{FakeProgram, identity};
 
 use super::fake::{Directory, FakeLoader, explicit, load, options, start};
 use crate::{ControlMode, LoadAttempt, LoadError, Loader, Options, Repository, Requester, ResolvedVersion};
@@ -135,28 +135,21 @@ struct Copies {
     may_end: AtomicBool,
 }
 
-struct Echo(Option<Arc<Copies>>);
-
-impl Program for Echo {
-    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        if let Some(copies) = &self.0 {
-            *copies.running.lock() += 1;
-            // It does not notice that it is asked to stop, as a large operator.
-            while !copies.may_end.load(Ordering::Relaxed) {
-                thread::yield_now();
-            }
-            *copies.running.lock() -= 1;
-        }
-        let [BatchInput::Dense { shape, data }] = batch.inputs else { panic!("one input") };
-        let output = BatchOutput { shape: Dims::from_slice(shape), data: Bytes::copy_from_slice(data) };
-        Ok(Execution { outputs: vec![output], ..Execution::default() })
-    }
-}
-
 impl Loader for EchoLoader {
     fn load(&self, request: ResolvedVersion, _: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError> {
         let copies = (request.spec.version == 2).then(|| Arc::clone(&self.copies));
-        self.pool.bring_up(request.spec, request.knobs, Arc::new(Echo(copies))).map(Arc::new).map_err(LoadError::engine)
+        let program = FakeProgram::new(move |batch| {
+            if let Some(copies) = &copies {
+                *copies.running.lock() += 1;
+                // It does not notice that it is asked to stop, as a large operator.
+                while !copies.may_end.load(Ordering::Relaxed) {
+                    thread::yield_now();
+                }
+                *copies.running.lock() -= 1;
+            }
+            identity(batch)
+        });
+        self.pool.bring_up(request.spec, request.knobs, Arc::new(program)).map(Arc::new).map_err(LoadError::engine)
     }
 
     fn signature(&self, program: &Path, bytes: Option<&Bytes>) -> Result<Signature, LoadError> {

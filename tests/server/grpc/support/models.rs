@@ -4,13 +4,14 @@ use std::{fs, path::Path, sync::Arc};
 
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender};
-use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, Repeat};
+use paternoster_engine::{Program, Repeat};
 use paternoster_executor::{ModelHandle, Pool};
-use paternoster_model::{DataType, Dims};
+use paternoster_model::DataType;
 use paternoster_onnx::{Port, PortDim, Signature};
 use paternoster_repository::{
     ControlMode, LoadAttempt, LoadError, LoadErrorKind, Loader, Options, Repository, ResolvedVersion,
 };
+use paternoster_testing::program::{FakeProgram, identity};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
@@ -110,14 +111,25 @@ struct TestLoader {
     go_on: Receiver<()>,
 }
 
+impl TestLoader {
+    fn gated(&self) -> FakeProgram {
+        let (began, go_on) = (self.began.clone(), self.go_on.clone());
+        FakeProgram::new(move |batch| {
+            // The test may have ended; runs are not held then.
+            let _ = began.send(());
+            let _ = go_on.recv();
+            identity(batch)
+        })
+    }
+}
+
 impl Loader for TestLoader {
     fn load(&self, request: ResolvedVersion, _: &LoadAttempt) -> Result<Arc<ModelHandle>, LoadError> {
-        let gate = (self.began.clone(), self.go_on.clone());
         let program: Arc<dyn Program> = match request.spec.name.as_str() {
             "broken" => return Err(LoadError::new(LoadErrorKind::Engine, "the program is broken")),
             "repeat" => Arc::new(Repeat { decoupled: true }),
-            "gated" => Arc::new(Identity { gate: Some(gate) }),
-            _ => Arc::new(Identity { gate: None }),
+            "gated" => Arc::new(self.gated()),
+            _ => Arc::new(FakeProgram::identity()),
         };
         Ok(Arc::new(self.pool.bring_up(request.spec, request.knobs, program).expect("the CPU has room")))
     }
@@ -125,23 +137,5 @@ impl Loader for TestLoader {
     fn signature(&self, _program: &Path, _bytes: Option<&Bytes>) -> Result<Signature, LoadError> {
         let port = |name: &str| Port::tensor(name, DataType::Fp32, &[PortDim::Unknown, PortDim::Unknown]);
         Ok(Signature { inputs: vec![port("INPUT0")], outputs: vec![port("OUTPUT0")], ..Signature::default() })
-    }
-}
-
-/// Returns its input.
-struct Identity {
-    gate: Option<(mpsc::UnboundedSender<()>, Receiver<()>)>,
-}
-
-impl Program for Identity {
-    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        if let Some((began, go_on)) = &self.gate {
-            // The test may have ended; runs are not held then.
-            let _ = began.send(());
-            let _ = go_on.recv();
-        }
-        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError::new("one input")) };
-        let output = BatchOutput { shape: Dims::from_slice(shape), data: Bytes::copy_from_slice(data) };
-        Ok(Execution { outputs: vec![output], ..Execution::default() })
     }
 }

@@ -4,6 +4,7 @@ use std::{sync::mpsc, time::Duration};
 
 use paternoster_batching::{CellularKnobs, Knobs, Policy};
 use paternoster_observe::trace::{TraceLevel, TraceOptions, TraceSettings, TracedRequest, Tracer, Transport};
+use paternoster_testing::program::{FakeProgram, until_stopped};
 use tokio::runtime::Builder;
 
 use super::*;
@@ -59,22 +60,15 @@ fn nodes_of_other_programs_or_shapes_are_refused() {
     assert_ne!(more.knobs().0[0].kind, kind(&forth), "it gives something else");
 }
 
-/// A program whose first run waits.
-struct Held {
-    rows: Arc<Rows>,
-    until: Mutex<Option<mpsc::Receiver<()>>>,
-}
-
-impl Program for Held {
-    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        let until = self.until.lock().take();
-        until.into_iter().for_each(|until| until.recv().expect("the test goes on"));
-        self.rows.run(batch)
-    }
-
-    fn origin(&self) -> Option<[u8; 32]> {
-        self.rows.origin()
-    }
+/// Returns a program whose first run waits.
+fn held(rows: Arc<Rows>, until: mpsc::Receiver<()>) -> Arc<dyn Program> {
+    let (origin, until) = (rows.origin(), Mutex::new(Some(until)));
+    let program = FakeProgram::new(move |batch| {
+        let first = until.lock().take();
+        first.into_iter().for_each(|until| until.recv().expect("the test goes on"));
+        rows.run(batch)
+    });
+    Arc::new(program.with_origin(origin))
 }
 
 fn up(pool: &Arc<Pool>, reversed: bool, program: Arc<dyn Program>) -> Arc<ModelHandle> {
@@ -96,8 +90,7 @@ fn versions_on_a_pool_share_tasks_and_count_their_own_rows() {
     let pool = Pool::start(&options).expect("threads start");
     let (go_on, until) = mpsc::channel();
     let (first, second) = (rows(digits), rows(digits));
-    let held = Held { rows: Arc::clone(&first), until: Mutex::new(Some(until)) };
-    let (one, two) = (up(&pool, false, Arc::new(held)), up(&pool, true, Arc::clone(&second) as _));
+    let (one, two) = (up(&pool, false, held(Arc::clone(&first), until)), up(&pool, true, Arc::clone(&second) as _));
     let futures = [one.submit(request(&[1, 2, 3])), two.submit(request(&[4, 5])), two.submit(request(&[6, 7]))];
     go_on.send(()).expect("the first run waits");
     let runtime = Builder::new_current_thread().build().expect("a runtime");
@@ -140,8 +133,7 @@ fn two_cells_of_one_kind_of_one_version_share_tasks_although_it_runs_one_at_a_ti
     let pool = Pool::start(&PoolOptions { cpu_lanes: 1, ..PoolOptions::default() }).expect("threads start");
     let (go_on, until) = mpsc::channel();
     let ran = rows(digits);
-    let program: Arc<dyn Program> = Arc::new(Held { rows: Arc::clone(&ran), until: Mutex::new(Some(until)) });
-    let (spec, programs) = twice(&program);
+    let (spec, programs) = twice(&held(Arc::clone(&ran), until));
     let (cells, segments) = programs.knobs();
     let policy = Policy::Cellular(CellularKnobs { cells, segments, ..CellularKnobs::default() });
     let knobs = Knobs { policy, ..Knobs::default() };
@@ -190,28 +182,20 @@ fn the_trace_of_a_request_has_one_spell_for_the_steps_of_each_cell() {
     assert_eq!(trace.intervals(), [("step".to_owned(), 3), ("again".to_owned(), 3)], "three digits, through each cell");
 }
 
-/// A program whose first run waits, and whose later runs continue until they are stopped.
-struct Endless {
-    held: Held,
-    began: mpsc::Sender<u32>,
-}
-
-impl Program for Endless {
-    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        if self.held.until.lock().is_some() {
-            return self.held.run(batch);
+/// Returns a program whose first run waits, and whose later runs report their rows and continue until they are stopped.
+fn endless(rows: Arc<Rows>, until: mpsc::Receiver<()>, began: mpsc::Sender<u32>) -> Arc<dyn Program> {
+    let (origin, until) = (rows.origin(), Mutex::new(Some(until)));
+    let program = FakeProgram::new(move |batch| {
+        let first = until.lock().take();
+        if let Some(until) = first {
+            until.recv().expect("the test goes on");
+            return rows.run(batch);
         }
         // The receiver may be gone when the test has ended.
-        let _ = self.began.send(batch.rows);
-        while !batch.stop.is_raised() {
-            std::thread::yield_now();
-        }
-        Err(EngineError::new("stopped"))
-    }
-
-    fn origin(&self) -> Option<[u8; 32]> {
-        self.held.origin()
-    }
+        let _ = began.send(batch.rows);
+        until_stopped(batch)
+    });
+    Arc::new(program.with_origin(origin))
 }
 
 #[test]
@@ -225,9 +209,8 @@ fn a_shared_task_stops_when_the_last_of_its_requests_is_gone() {
     };
     let pool = Pool::start(&options).expect("threads start");
     let ((go_on, until), (began, begun)) = (mpsc::channel(), mpsc::channel());
-    let held = Held { rows: rows(digits), until: Mutex::new(Some(until)) };
-    let program = Arc::new(Endless { held, began });
-    let (one, two) = (up(&pool, false, Arc::clone(&program) as _), up(&pool, true, program));
+    let program = endless(rows(digits), until, began);
+    let (one, two) = (up(&pool, false, Arc::clone(&program)), up(&pool, true, program));
     let first = one.submit(request(&[1]));
     let futures = [one.submit(request(&[2, 3])), two.submit(request(&[4, 5]))];
     go_on.send(()).expect("the first run waits");

@@ -5,6 +5,7 @@ use paternoster_model::{
     BoundaryDim, BoundaryTensor, CellId, DataType, Exit, ExitTo, InputTensor, Next, Sink, StagePlan, StageSpec,
     SymbolId, TensorSpec,
 };
+use paternoster_testing::program::{FakeProgram, dense, execution, floats};
 
 use super::*;
 use crate::stages::{Programs, StagePrograms};
@@ -25,14 +26,12 @@ impl Add {
 impl Program for Add {
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
         let mut sum: Vec<f32> = Vec::new();
-        let mut shape = Dims::new();
         for input in batch.inputs {
-            let BatchInput::Dense { shape: dims, data } = input else { return Err(EngineError::new("dense")) };
-            shape = Dims::from_slice(dims);
-            let values: &[f32] = bytemuck::cast_slice(data);
+            let values = floats(input);
             sum.resize(values.len(), 0.0);
             sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
         }
+        let shape = Dims::from_slice(dense(&batch.inputs[0]).0);
         let output = |number: usize| {
             let values: Vec<f32> = sum.iter().map(|value| value + number as f32).collect();
             BatchOutput { shape: shape.clone(), data: Bytes::copy_from_slice(bytemuck::cast_slice(&values)) }
@@ -331,15 +330,8 @@ fn rows_that_were_never_left_cannot_be_read() {
 
 #[test]
 fn a_stage_that_loses_rows_is_named() {
-    /// A program that always returns one row.
-    struct One;
-    impl Program for One {
-        fn run(&self, _batch: &Batch<'_>) -> Result<Execution, EngineError> {
-            let output = BatchOutput { shape: Dims::from_slice(&[1, 2]), data: Bytes::from_static(&[0; 8]) };
-            Ok(Execution { outputs: vec![output], ..Execution::default() })
-        }
-    }
-    let bench = Bench::new(chain(None), &["y"], vec![Arc::new(One), Add::outputs(1)]);
+    let one_row = FakeProgram::new(|batch| execution(batch, &[(&[1, 2], &[0; 8])]));
+    let bench = Bench::new(chain(None), &["y"], vec![Arc::new(one_row), Add::outputs(1)]);
     let error = bench.run(0, &[(&request(&[1.0, 2.0, 3.0, 4.0]), &[], 0, 2, 0)]).err().expect("a row is missing");
     assert_eq!(error, "output 'h' of stage 0 of model 'm': has the shape [1, 2], expected 2 rows on axis 0");
 }

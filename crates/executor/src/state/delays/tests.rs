@@ -5,25 +5,14 @@ use std::{
 
 use bytes::Bytes;
 use paternoster_batching::{Knobs, Policy, WindowKnobs};
-use paternoster_device::BufferPool;
-use paternoster_engine::{Batch, BatchOutput, EngineError, Execution, Program, RepeatElements};
+use paternoster_engine::{Program, RepeatElements};
 use paternoster_model::{DataType, Dims, InputTensor, ModelSpec, TensorSpec};
+use paternoster_testing::program::{FakeProgram, execution};
 
 use crate::{BringUp, InferError, InferRequest, ModelHandle, Pool, PoolOptions, Response};
 
 /// Far longer than any test.
 const FOREVER_MS: u32 = u32::MAX;
-
-/// A program that returns one zero.
-struct Zero;
-
-impl Program for Zero {
-    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        let data = BufferPool::take(batch.buffers, 4)?.freeze();
-        let output = BatchOutput { shape: Dims::from_slice(&[1]), data };
-        Ok(Execution { outputs: vec![output], ..Execution::default() })
-    }
-}
 
 fn up(pool: &Arc<Pool>, spec: ModelSpec, program: Arc<dyn Program>, limit: Duration) -> Arc<ModelHandle> {
     let knobs = Knobs { max_batch_rows: 1, policy: Policy::Window(WindowKnobs::default()), ..Knobs::default() };
@@ -134,7 +123,8 @@ async fn a_delay_holds_no_lane_and_ends_with_its_client() {
     let pool = pool();
     let repeat = repeat(&pool, Duration::ZERO);
     let output = vec![TensorSpec::new("y", DataType::Int32, &[1])];
-    let zero = up(&pool, spec(Vec::new(), output, false), Arc::new(Zero), Duration::ZERO);
+    let zero = FakeProgram::new(|batch| execution(batch, &[(&[1], &[0; 4])]));
+    let zero = up(&pool, spec(Vec::new(), output, false), Arc::new(zero), Duration::ZERO);
     let backlog = pool.backlog().connection().stream();
     let delayed: Vec<_> =
         (0..20).map(|_| repeat.submit_stream(request(&[1], &[FOREVER_MS], FOREVER_MS).counted_in(&backlog))).collect();

@@ -32,7 +32,7 @@ impl Models for Reloading {
 
 #[tokio::test]
 async fn a_request_that_arrives_while_a_model_of_a_step_is_reloaded_counts_as_a_miss() {
-    let served = two_models(&pool(), Knobs::default(), Echo(None));
+    let served = two_models(&pool(), Knobs::default(), FakeProgram::identity());
     let models = Arc::new(Reloading { served, is_away: AtomicBool::new(false) });
     let pipeline = cached(Servable::Pipeline(chain("chain", &["first", "second"], &models)));
     pipeline.submit(request(None)).await.expect("both run");
@@ -47,7 +47,7 @@ async fn a_request_that_arrives_while_a_model_of_a_step_is_reloaded_counts_as_a_
 
 #[tokio::test]
 async fn a_request_whose_client_leaves_as_it_is_answered_counts_as_a_miss() {
-    let model = cached(serve(&pool(), spec("alone", "x", "y"), Knobs::default(), Echo(None)));
+    let model = cached(serve(&pool(), spec("alone", "x", "y"), Knobs::default(), FakeProgram::identity()));
     let answer = model.submit(request(None));
     while counts(&model).0 == 0 {
         tokio::task::yield_now().await;

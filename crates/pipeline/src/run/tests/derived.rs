@@ -35,7 +35,7 @@ fn serve_pipeline(models: &Served, pipeline: Arc<Pipeline>) {
 
 #[tokio::test]
 async fn pipelines_of_too_many_steps_within_each_other_are_not_loaded() {
-    let models = two_models(&pool(), Knobs::default(), Echo(None));
+    let models = two_models(&pool(), Knobs::default(), FakeProgram::identity());
     let inner = wide("inner", &["first"; 256], options(&models)).expect("256 steps");
     serve_pipeline(&models, inner);
     let fifteen = wide("outer", &["inner"; 15], options(&models)).expect("15 times 256, and 15");
@@ -47,7 +47,7 @@ async fn pipelines_of_too_many_steps_within_each_other_are_not_loaded() {
 
 #[tokio::test]
 async fn pipelines_that_grow_when_a_model_is_reloaded_do_not_run() {
-    let models = two_models(&pool(), Knobs::default(), Echo(None));
+    let models = two_models(&pool(), Knobs::default(), FakeProgram::identity());
     serve_pipeline(&models, wide("inner", &["first"; 2], options(&models)).expect("it fits"));
     let outer = wide("outer", &["inner"; 100], options(&models)).expect("100 times 2, and 100");
     outer.submit(request(None)).await.expect("it runs");
@@ -77,9 +77,9 @@ fn options_after(models: &Arc<Served>, pipeline: Arc<Pipeline>) -> PipelineOptio
 
 #[tokio::test]
 async fn requests_of_steps_take_places_and_go_on_without_any() {
-    let (open, gate) = mpsc::channel();
+    let (program, gate) = FakeProgram::identity().gated();
     let pool = pool();
-    let models = two_models(&pool, Knobs::default(), Echo(Some(Mutex::new(gate))));
+    let models = two_models(&pool, Knobs::default(), program);
     let options = options(&models);
     let requests = Arc::clone(&options.budgets.requests);
     let others = Budget::part_of(&requests, usize::MAX);
@@ -92,7 +92,7 @@ async fn requests_of_steps_take_places_and_go_on_without_any() {
     assert_eq!(requests.used(), requests.capacity(), "five beside the first");
     let mut another = pipeline.submit(request(None));
     assert!(another.as_mut().now_or_never().is_none(), "it has one in flight");
-    drop(open);
+    drop(gate);
     let (answer, another) = tokio::join!(answer, another);
     assert_eq!(answer.expect("it runs").outputs.len(), 20);
     another.expect("it runs, too");
@@ -102,8 +102,8 @@ async fn requests_of_steps_take_places_and_go_on_without_any() {
 
 #[tokio::test]
 async fn a_request_that_leaves_gives_back_its_places_and_bytes() {
-    let (_open, gate) = mpsc::channel();
-    let models = two_models(&pool(), Knobs::default(), Echo(Some(Mutex::new(gate))));
+    let (program, _gate) = FakeProgram::identity().gated();
+    let models = two_models(&pool(), Knobs::default(), program);
     let options = options(&models);
     let budgets = options.budgets.clone();
     let pipeline = wide("wide", &["first"; 200], options).expect("it fits");
@@ -116,7 +116,7 @@ async fn a_request_that_leaves_gives_back_its_places_and_bytes() {
 
 #[tokio::test]
 async fn a_request_without_room_for_its_steps_is_refused() {
-    let models = two_models(&pool(), Knobs::default(), Echo(None));
+    let models = two_models(&pool(), Knobs::default(), FakeProgram::identity());
     let budgets = RequestBudgets { bytes: Budget::of(8 << 10), requests: Budget::of(8) };
     let pipeline = wide("wide", &["first"; 200], PipelineOptions { budgets, ..options(&models) }).expect("it fits");
     let refused = pipeline.submit(request(None)).await.expect_err("200 steps take more");
@@ -125,13 +125,13 @@ async fn a_request_without_room_for_its_steps_is_refused() {
 
 #[tokio::test]
 async fn outputs_whose_size_is_known_are_reserved_before_a_step_runs() {
-    let (_open, gate) = mpsc::channel();
-    let models = two_models(&pool(), Knobs::default(), Echo(None));
+    let (program, _gate) = FakeProgram::identity().gated();
+    let models = two_models(&pool(), Knobs::default(), FakeProgram::identity());
     let large =
         ModelSpec { outputs: vec![TensorSpec::new("y", DataType::Fp32, &[1 << 20])], ..spec("large", "x", "y") };
     let huge = ModelSpec { outputs: vec![TensorSpec::new("y", DataType::Fp32, &[8 << 20])], ..spec("huge", "x", "y") };
-    models.replace("large", Some(serve(&pool(), large, Knobs::default(), Echo(Some(Mutex::new(gate))))));
-    models.replace("huge", Some(serve(&pool(), huge, Knobs::default(), Echo(None))));
+    models.replace("large", Some(serve(&pool(), large, Knobs::default(), program)));
+    models.replace("huge", Some(serve(&pool(), huge, Knobs::default(), FakeProgram::identity())));
 
     let options = options(&models);
     let bytes = Arc::clone(&options.budgets.bytes);
@@ -150,8 +150,8 @@ async fn outputs_whose_size_is_known_are_reserved_before_a_step_runs() {
 
 #[tokio::test]
 async fn steps_that_no_wanted_output_needs_do_not_run() {
-    let (_open, gate) = mpsc::channel();
-    let models = two_models(&pool(), Knobs::default(), Echo(Some(Mutex::new(gate))));
+    let (program, _gate) = FakeProgram::identity().gated();
+    let models = two_models(&pool(), Knobs::default(), program);
     // The first model never answers.
     let pipeline = wide("wide", &["second", "first"], options(&models)).expect("it fits");
     let wants = |outputs| InferRequest { wanted_outputs: Some(outputs), ..request(None) };

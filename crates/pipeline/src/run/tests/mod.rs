@@ -7,15 +7,13 @@ mod rejected;
 mod reloaded;
 mod shapes;
 
-use std::{sync::mpsc, thread};
-
 use bytes::Bytes;
 use parking_lot::Mutex;
 use paternoster_batching::{Knobs, LazyKnobs, Policy};
-use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program};
 use paternoster_executor::{Pool, PoolOptions};
 use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
 use paternoster_observe::{RequestBudgets, budget::Budget};
+use paternoster_testing::program::{FakeProgram, Gate};
 
 use super::*;
 use crate::{Models, PipelineGraph, PipelineOptions, PortBinding, Step, Workers};
@@ -23,23 +21,6 @@ use crate::{Models, PipelineGraph, PipelineOptions, PortBinding, Step, Workers};
 /// Longer than any test takes.
 const FOREVER: Duration = Duration::from_secs(3600);
 const HOUR_NS: u64 = 3_600_000_000_000;
-
-/// Gives its input back, once it may.
-struct Echo(Option<Mutex<mpsc::Receiver<()>>>);
-
-impl Program for Echo {
-    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        if let Some(gate) = &self.0 {
-            // Ends too when the test drops the other end.
-            let _ = gate.lock().recv();
-        }
-        let Some(BatchInput::Dense { shape, data }) = batch.inputs.first() else {
-            return Err(EngineError::new("expected a dense input"));
-        };
-        let output = BatchOutput { shape: Dims::from_slice(shape), data: Bytes::copy_from_slice(data) };
-        Ok(Execution { outputs: vec![output], ..Execution::default() })
-    }
-}
 
 struct Served(Mutex<Vec<Servable>>);
 
@@ -77,15 +58,15 @@ fn pool() -> Arc<Pool> {
     Pool::start(&PoolOptions { cpu_lanes: 1, ..PoolOptions::default() }).expect("threads start")
 }
 
-fn serve(pool: &Arc<Pool>, spec: ModelSpec, knobs: Knobs, program: Echo) -> Servable {
+fn serve(pool: &Arc<Pool>, spec: ModelSpec, knobs: Knobs, program: FakeProgram) -> Servable {
     let handle = pool.bring_up(spec, knobs, Arc::new(program)).expect("the CPU has room");
     Servable::Model(Arc::new(handle))
 }
 
 /// The models `first` and `second`.
-fn two_models(pool: &Arc<Pool>, first: Knobs, program: Echo) -> Arc<Served> {
+fn two_models(pool: &Arc<Pool>, first: Knobs, program: FakeProgram) -> Arc<Served> {
     let first = serve(pool, spec("first", "x", "y"), first, program);
-    let second = serve(pool, spec("second", "x", "y"), Knobs::default(), Echo(None));
+    let second = serve(pool, spec("second", "x", "y"), Knobs::default(), FakeProgram::identity());
     Arc::new(Served(Mutex::new(vec![first, second])))
 }
 
@@ -113,7 +94,7 @@ fn chain(name: &str, steps: &[&str], models: &Arc<impl Models + 'static>) -> Arc
 }
 
 /// A pipeline of the models `first` and `second`.
-fn pipeline(first: Knobs, program: Echo) -> Arc<Pipeline> {
+fn pipeline(first: Knobs, program: FakeProgram) -> Arc<Pipeline> {
     chain("chain", &["first", "second"], &two_models(&pool(), first, program))
 }
 
@@ -140,7 +121,7 @@ fn rejecting() -> Knobs {
 
 #[tokio::test]
 async fn a_step_leaves_the_time_that_later_steps_were_seen_to_need() {
-    let pipeline = pipeline(Knobs::default(), Echo(None));
+    let pipeline = pipeline(Knobs::default(), FakeProgram::identity());
     let deadline = Some(Instant::now() + FOREVER);
     assert_eq!(request_of_step(&pipeline, 0, request(deadline)).needed_after, Duration::ZERO, "nothing is known");
     pipeline.submit(request(None)).await.expect("it runs");
@@ -158,7 +139,7 @@ async fn a_step_leaves_the_time_that_later_steps_were_seen_to_need() {
 
 #[tokio::test]
 async fn a_first_step_that_rejects_late_requests_counts_what_the_second_needs() {
-    let pipeline = pipeline(rejecting(), Echo(None));
+    let pipeline = pipeline(rejecting(), FakeProgram::identity());
     let deadline = || Some(Instant::now() + FOREVER);
     pipeline.submit(request(deadline())).await.expect("there is time for both");
     pipeline.expected.learn(1, 100 * HOUR_NS);
@@ -171,7 +152,7 @@ async fn a_first_step_that_rejects_late_requests_counts_what_the_second_needs() 
 
 #[tokio::test]
 async fn one_slow_run_does_not_reject_requests_for_ever() {
-    let pipeline = pipeline(rejecting(), Echo(None));
+    let pipeline = pipeline(rejecting(), FakeProgram::identity());
     pipeline.submit(request(None)).await.expect("the first step's time is known then");
     pipeline.expected.learn(1, 100 * HOUR_NS);
     let mut rejected = 0;
@@ -185,8 +166,8 @@ async fn one_slow_run_does_not_reject_requests_for_ever() {
 
 #[tokio::test]
 async fn what_later_steps_need_never_ends_a_request_early() {
-    let (open, gate) = mpsc::channel();
-    let pipeline = pipeline(Knobs::default(), Echo(Some(Mutex::new(gate))));
+    let (program, gate) = FakeProgram::identity().gated();
+    let pipeline = pipeline(Knobs::default(), program);
     pipeline.expected.learn(1, 100 * HOUR_NS);
     let deadline = Instant::now() + Duration::from_millis(50);
     assert_eq!(pipeline.submit(request(Some(deadline))).await.err(), Some(InferError::Expired));
@@ -194,24 +175,21 @@ async fn what_later_steps_need_never_ends_a_request_early() {
 
     // It is late for the estimate from the start, and has all of its time.
     let answer = tokio::spawn(pipeline.submit(request(Some(Instant::now() + FOREVER))));
-    let opened = thread::spawn(move || {
-        // For the run of the expired request, and for this one.
-        open.send(()).and_then(|()| open.send(())).expect("the model is loaded");
-    });
+    // The run of the expired request, and this one's.
+    gate.let_pass(2);
     answer.await.expect("no panic").expect("it ends in time");
-    opened.join().expect("no panic");
 }
 
 /// A pipeline within another, a model of which is then served with other tensors, or not at all.
 async fn assert_unavailable(second: Option<ModelSpec>, why: &str) {
     let pool = pool();
-    let models = two_models(&pool, Knobs::default(), Echo(None));
+    let models = two_models(&pool, Knobs::default(), FakeProgram::identity());
     let inner = chain("chain", &["first", "second"], &models);
     models.replace("chain", Some(Servable::Pipeline(Arc::clone(&inner))));
     let outer = chain("outer", &["first", "chain"], &models);
     outer.submit(request(None)).await.expect("both run");
 
-    models.replace("second", second.map(|spec| serve(&pool, spec, Knobs::default(), Echo(None))));
+    models.replace("second", second.map(|spec| serve(&pool, spec, Knobs::default(), FakeProgram::identity())));
     let text = format!("in pipeline 'chain', step 1 (model 'second'): {why}");
     let refused = inner.submit(request(None)).await.expect_err("its second step has no model");
     assert_eq!((refused.cause(), refused.to_string()), (&InferError::Unavailable(why.to_owned()), text.clone()));
@@ -236,7 +214,7 @@ async fn a_step_that_does_not_fit_its_model_any_more_is_named_with_all_pipelines
 #[tokio::test]
 async fn a_pipeline_with_a_step_that_does_not_fit_its_model_any_more_is_not_ready() {
     let pool = pool();
-    let models = two_models(&pool, Knobs::default(), Echo(None));
+    let models = two_models(&pool, Knobs::default(), FakeProgram::identity());
     let inner = chain("chain", &["first", "second"], &models);
     models.replace("chain", Some(Servable::Pipeline(Arc::clone(&inner))));
     let outer = chain("outer", &["first", "chain"], &models);
@@ -244,14 +222,14 @@ async fn a_pipeline_with_a_step_that_does_not_fit_its_model_any_more_is_not_read
 
     let outputs = vec![TensorSpec::new("z", DataType::Fp32, &[1])];
     let renamed = ModelSpec { outputs, ..spec("second", "x", "y") };
-    models.replace("second", Some(serve(&pool, renamed, Knobs::default(), Echo(None))));
+    models.replace("second", Some(serve(&pool, renamed, Knobs::default(), FakeProgram::identity())));
     let fault = "step 1: model 'second': it does not fit any more: it has no output 'y'; its outputs \
                  are 'z'";
     assert_eq!(inner.fault().as_deref(), Some(fault));
     assert_eq!(outer.fault(), Some(format!("step 1: model 'chain': {fault}")));
 
     // Served as before, it fits again.
-    models.replace("second", Some(serve(&pool, spec("second", "x", "y"), Knobs::default(), Echo(None))));
+    models.replace("second", Some(serve(&pool, spec("second", "x", "y"), Knobs::default(), FakeProgram::identity())));
     assert_eq!((inner.fault(), outer.fault()), (None, None));
     outer.submit(request(None)).await.expect("both run");
 }

@@ -11,18 +11,18 @@ struct Gated {
     pipeline: Arc<Pipeline>,
     first: Servable,
     /// Dropped, it lets all runs pass.
-    _open: mpsc::Sender<()>,
+    _gate: Gate,
 }
 
 impl Gated {
     async fn on(default_queue: QueueKnobs) -> Self {
-        let (open, gate) = mpsc::channel();
+        let (program, gate) = FakeProgram::identity().gated();
         let queueing = QueueingKnobs { default_queue, ..QueueingKnobs::default() };
         let knobs = Knobs { queueing, policy: Policy::Window(WindowKnobs::default()), ..Knobs::default() };
         let pool = pool();
-        let models = two_models(&pool, knobs, Echo(Some(Mutex::new(gate))));
+        let models = two_models(&pool, knobs, program);
         let first = models.resolve("first", None).expect("it is served");
-        let gated = Self { pipeline: chain("chain", &["first", "second"], &models), first, _open: open };
+        let gated = Self { pipeline: chain("chain", &["first", "second"], &models), first, _gate: gate };
         gated.send();
         while pool.stats().snapshot().tasks_running == 0 {
             tokio::task::yield_now().await;
@@ -154,8 +154,8 @@ async fn a_built_in_step_without_room() {
 async fn a_built_in_step_checks_a_request_before_models_run_unless_rows_may_skip_it() {
     let tensor = |name| [TensorSpec::new(name, DataType::Fp32, &[1])];
     let port = |port: &str, tensor: &str| vec![PortBinding { port: port.to_owned(), tensor: tensor.to_owned() }];
-    let with = |when, gate| {
-        let models = two_models(&pool(), Knobs::default(), Echo(gate));
+    let with = |when, program| {
+        let models = two_models(&pool(), Knobs::default(), program);
         let runs = Runs::Served { model: "first".to_owned(), version: None };
         let first = Step { runs, inputs: port("x", "x"), outputs: port("y", "a"), when: None };
         let broken = Broken { needs_bytes: 0, inputs: tensor("x"), outputs: tensor("y") };
@@ -164,12 +164,12 @@ async fn a_built_in_step_checks_a_request_before_models_run_unless_rows_may_skip
         let graph = PipelineGraph::new(&["x"], &["y"], steps).expect("a graph");
         Arc::new(Pipeline::new(spec("chain", "x", "y"), graph, options(&models)).expect("it fits"))
     };
-    let (_open, gate) = mpsc::channel();
-    let refused = with(None, Some(Mutex::new(gate))).submit(request(None)).now_or_never().expect("no model has run");
+    let (program, _gate) = FakeProgram::identity().gated();
+    let refused = with(None, program).submit(request(None)).now_or_never().expect("no model has run");
     assert_eq!(refused.expect_err("too late").cause(), &InferError::Invalid("too late".to_owned()));
 
     let never = Condition { tensor: "x".to_owned(), test: Test::AtLeast(100.0) };
-    with(Some(never), None).submit(request(None)).await.expect("no row runs it");
+    with(Some(never), FakeProgram::identity()).submit(request(None)).await.expect("no row runs it");
 }
 
 /// A pipeline of one step, whose model requires what a request may leave out.
@@ -177,7 +177,7 @@ fn with_an_optional_input(pool: &Arc<Pool>, when: Option<Condition>) -> Arc<Pipe
     let port = |port: &str, tensor: &str| vec![PortBinding { port: port.to_owned(), tensor: tensor.to_owned() }];
     let runs = Runs::Served { model: "model".to_owned(), version: None };
     let step = Step { runs, inputs: port("x", "b"), outputs: port("y", "y"), when };
-    let model = serve(pool, spec("model", "x", "y"), Knobs::default(), Echo(None));
+    let model = serve(pool, spec("model", "x", "y"), Knobs::default(), FakeProgram::identity());
     let graph = PipelineGraph::new(&["a", "b"], &["y"], vec![step]).expect("a graph");
     let mut spec = spec("pipeline", "a", "y");
     spec.inputs.push(TensorSpec { optional: true, ..TensorSpec::new("b", DataType::Fp32, &[1]) });

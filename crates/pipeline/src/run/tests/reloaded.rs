@@ -10,7 +10,7 @@ fn shaped(name: &str, input: (DataType, i64), output: (DataType, i64)) -> ModelS
 
 fn reload(models: &Arc<Served>, pool: &Arc<Pool>, spec: ModelSpec) {
     let name = spec.name.clone();
-    models.replace(&name, Some(serve(pool, spec, Knobs::default(), Echo(None))));
+    models.replace(&name, Some(serve(pool, spec, Knobs::default(), FakeProgram::identity())));
 }
 
 const ONE: (DataType, i64) = (DataType::Fp32, 1);
@@ -18,7 +18,7 @@ const ONE: (DataType, i64) = (DataType::Fp32, 1);
 #[tokio::test]
 async fn a_model_that_became_decoupled_does_not_fit_a_pipeline_that_is_not() {
     let pool = pool();
-    let models = two_models(&pool, Knobs::default(), Echo(None));
+    let models = two_models(&pool, Knobs::default(), FakeProgram::identity());
     let pipeline = chain("chain", &["first", "second"], &models);
     reload(&models, &pool, ModelSpec { decoupled: true, ..spec("second", "x", "y") });
     let why = "it does not fit any more: it is decoupled, and it was not before";
@@ -34,7 +34,7 @@ async fn a_model_that_became_decoupled_does_not_fit_a_pipeline_that_is_not() {
 #[tokio::test]
 async fn an_output_that_became_another_size_does_not_fit_though_it_varied_before() {
     let pool = pool();
-    let models = two_models(&pool, Knobs::default(), Echo(None));
+    let models = two_models(&pool, Knobs::default(), FakeProgram::identity());
     reload(&models, &pool, shaped("second", ONE, (DataType::Fp32, -1)));
     let pipeline = chain("chain", &["first", "second"], &models);
     reload(&models, &pool, shaped("second", ONE, (DataType::Fp32, 2)));
@@ -48,7 +48,7 @@ async fn an_output_that_became_another_size_does_not_fit_though_it_varied_before
 #[tokio::test]
 async fn models_that_change_together_fit_unless_a_tensor_has_another_datatype() {
     let pool = pool();
-    let models = two_models(&pool, Knobs::default(), Echo(None));
+    let models = two_models(&pool, Knobs::default(), FakeProgram::identity());
     let pipeline = chain("chain", &["first", "second"], &models);
     reload(&models, &pool, shaped("first", ONE, (DataType::Fp32, 2)));
     assert!(pipeline.fault().is_some_and(|fault| fault.starts_with("step 1: model 'second'")), "two numbers for one");
@@ -64,7 +64,7 @@ async fn models_that_change_together_fit_unless_a_tensor_has_another_datatype() 
 
 #[tokio::test]
 async fn pipelines_that_became_nested_too_deep_are_not_ready() {
-    let models = two_models(&pool(), Knobs::default(), Echo(None));
+    let models = two_models(&pool(), Knobs::default(), FakeProgram::identity());
     let mut last = chain("level 1", &["first"], &models);
     for depth in 2..=MAX_DEPTH {
         models.replace(&last.spec.name, Some(Servable::Pipeline(Arc::clone(&last))));

@@ -39,7 +39,7 @@ fn over(pipeline: ModelSpec, steps: Vec<ModelSpec>) -> Result<Arc<Pipeline>, Pip
         PipelineGraph::new(&["x"], &["y"], steps.iter().enumerate().map(|(number, model)| of(number, model)).collect());
     let models = steps.into_iter().map(|spec| {
         let knobs = Knobs { max_batch_rows: spec.max_batch_size.max(1), ..Knobs::default() };
-        serve(&pool, spec, knobs, Echo(None))
+        serve(&pool, spec, knobs, FakeProgram::identity())
     });
     let models = Arc::new(Served(Mutex::new(models.collect())));
     Pipeline::new(pipeline, graph.expect("a graph"), options(&models)).map(Arc::new)
