@@ -74,8 +74,12 @@ pub fn write(config: &pb::ModelConfig) -> Result<serde_json::Value, ConfigError>
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use crate::{
+        ConfigErrorKind::{Syntax, TooDeep, TooLarge, Unknown, Value},
+        tests::refusals::Refusals,
+    };
 
     #[test]
     fn both_spellings_of_keys_and_of_integers_are_read() {
@@ -87,34 +91,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_is_refused_with_its_place() {
-        let error = parse("not json").unwrap_err();
-        assert_eq!(error.to_string(), "the config parameter of the load request:1:2: expected ident");
-        assert!(parse("{} {}").is_err(), "one object only");
-        for yaml in ["{name: m}", "{'name': \"m\"}", "{\"name\": \"m\",}", "name: m", "{\"name\": \"m\"} # m"] {
-            assert!(parse(yaml).is_err(), "{yaml} is sound, but as YAML alone");
-        }
+    fn all_of_json_is_read() {
         let (spread, _) = parse("\t{\"name\"\n:\"\\ud83d\\ude00\\u0041\\/\"\r\n}\n").expect("all of JSON is read");
         assert_eq!(spread.config.name, "\u{1f600}A/");
-    }
-
-    #[test]
-    fn keys_and_values_that_do_not_fit_are_refused_with_their_path_and_line() {
-        let refusal = |text: &str| {
-            let refused = parse(text).expect_err("it should be refused");
-            (refused.position.map(|place| place.line), format!("{}: {}", refused.key, refused.message))
-        };
-        let unknown = "unknown key 'max_batchsize'; did you mean 'max_batch_size'?";
-        let expected = (Some(2), format!("max_batchsize: {unknown}"));
-        assert_eq!(refusal("{\n \"max_batchsize\": 2}"), expected);
-        let expected = (Some(2), "input[0].nam: unknown key 'nam'; did you mean 'name'?".to_owned());
-        assert_eq!(refusal("{\"input\": [{\n\"nam\": \"x\"}]}"), expected);
-        let expected = (Some(2), "parameters[a].text: unknown key 'text'".to_owned());
-        assert_eq!(refusal("{\"parameters\": {\"a\": {\n\"text\": \"x\"}}}"), expected);
-        let expected = (Some(2), "input[0].name: expected a string (put it in quotes), but found 5".to_owned());
-        assert_eq!(refusal("{\"input\": [{\n\"name\": 5}]}"), expected);
-        let expected = (Some(2), "name: the key 'name' is given twice, first in line 1".to_owned());
-        assert_eq!(refusal("{\"name\": \"m\",\n\"name\": \"n\"}"), expected);
     }
 
     #[test]
@@ -128,18 +107,32 @@ mod tests {
         assert_eq!(line("output"), None);
     }
 
-    #[test]
-    fn a_text_is_bounded_in_depth_and_number_of_values() {
-        let refusal = |text: &str| parse(text).expect_err("it should be refused");
-        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
-        assert_eq!(refusal(&nested(bounds::MAX_DEPTH + 1)).message, bounds::too_deep().message);
-        assert_ne!(refusal(&nested(bounds::MAX_DEPTH)).kind, ConfigErrorKind::TooDeep);
-        let many = refusal(&format!("[{}0]", "0,".repeat(bounds::MAX_VALUES)));
-        assert_eq!(many.message, bounds::too_many_values().message);
+    pub(crate) fn refusals(all: &mut Refusals) {
+        all.part(
+            "the JSON of a load",
+            parse,
+            &[
+                (Syntax, "1:2", "not json"),
+                (Syntax, "1:4", "{} {}"),
+                (Syntax, "1:2", "{name: m}"),
+                (Syntax, "1:2", "{'name': \"m\"}"),
+                (Syntax, "1:14", "{\"name\": \"m\",}"),
+                (Syntax, "1:2", "name: m"),
+                (Syntax, "1:15", "{\"name\": \"m\"} # m"),
+                (Unknown, "2:2 max_batchsize", "{\n \"max_batchsize\": 2}"),
+                (Unknown, "2:1 input[0].nam", "{\"input\": [{\n\"nam\": \"x\"}]}"),
+                (Unknown, "2:1 parameters[a].text", "{\"parameters\": {\"a\": {\n\"text\": \"x\"}}}"),
+                (Value, "2:1 input[0].name", "{\"input\": [{\n\"name\": 5}]}"),
+                (Value, "2:1 name", "{\"name\": \"m\",\n\"name\": \"n\"}"),
+            ],
+        );
+        all.title("the JSON of a load: bounds");
+        let nested = |depth: usize| parse(&format!("{}{}", "[".repeat(depth), "]".repeat(depth)));
+        all.add(Value, "", "lists within as many lists as may be", nested(bounds::MAX_DEPTH));
+        all.add(TooDeep, "1:65", "lists within one list more", nested(bounds::MAX_DEPTH + 1));
+        all.add(TooLarge, "1:40000", "too many values", parse(&format!("[{}0]", "0,".repeat(bounds::MAX_VALUES))));
         let key = "k".repeat(bounds::MAX_KEY_BYTES + 1);
-        let refused = refusal(&format!("{{\"parameters\": {{\"{key}\": {{}}}}}}"));
-        assert_eq!(refused.message, "expected a key of at most 1024 bytes, but found one of 1025");
-        assert_eq!(refused.kind, ConfigErrorKind::TooLarge, "escapes differ between forms");
+        all.add(TooLarge, "1:17", "a long key", parse(&format!("{{\"parameters\": {{\"{key}\": {{}}}}}}")));
     }
 
     #[test]

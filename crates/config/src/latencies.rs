@@ -113,8 +113,9 @@ fn start(line: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use crate::{ConfigErrorKind::Value, tests::refusals::Refusals};
 
     fn table(lines: &str) -> Result<CostTable, SettingError> {
         parse(&format!("{HEADER}\n{lines}"), 2)
@@ -136,38 +137,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_latency_is_refused_with_its_line() {
-        let refusal = |lines: &str| table(lines).expect_err("it should be refused").to_string();
-        let four = "line 2: expected four numbers, stage,rows,length,latency_us, but found";
-        assert_eq!(refusal("0,1,5"), format!("{four} '0,1,5'"));
-        assert_eq!(refusal("0,1,0,5,6"), format!("{four} '0,1,0,5,6'"));
-        assert_eq!(refusal("0,1,0,1\n2,1,0,5"), "stage 2, rows 1, length 0: expected a stage from 0 to 1");
-        assert_eq!(refusal("0,0,0,5"), "line 2: rows: expected a whole number from 1 to 4294967295, but found 0");
-        assert_eq!(
-            refusal("0,1,-1,5"),
-            "line 2: length: expected a whole number from 0 to 18446744073709551615, but found -1"
-        );
-        let expected = "line 2: latency_us: expected a number above 0, at most 86400000000, but found";
-        for latency in ["0", "-1", "1e12"] {
-            assert_eq!(refusal(&format!("0,1,0,{latency}")), format!("{expected} {}", latency.parse::<f64>().unwrap()));
-        }
-        for latency in ["NaN", "inf", ""] {
-            assert_eq!(refusal(&format!("0,1,0,{latency}")), format!("{expected} '{latency}'"));
-        }
-        assert_eq!(refusal("0,1,0,5\n0,1,0,6"), "stage 0, rows 1, length 0 is given twice");
-        assert_eq!(refusal(""), "expected a line for each latency, but found none");
-        let long = refusal(&"9".repeat(1 << 20));
-        assert!(long.len() < 200, "a long line is cut: {long}");
-    }
-
-    #[test]
-    fn the_header_is_required() {
-        let refusal = |text: &str| parse(text, 1).expect_err("it should be refused").to_string();
-        assert_eq!(refusal("0,1,0,5\n"), format!("line 1: expected '{HEADER}', but found '0,1,0,5'"));
-        assert_eq!(refusal("\n"), format!("expected '{HEADER}' and a line for each latency, but found nothing"));
-    }
-
-    #[test]
     fn a_parameter_is_a_table_or_the_name_of_its_file() {
         let of_text = |text: &str| LatencySettings::try_from(WrittenLatencies::Text(text.to_owned()));
         assert_eq!(of_text(" latencies.csv"), Ok(LatencySettings::File("latencies.csv".to_owned())));
@@ -175,14 +144,33 @@ mod tests {
         let shown = serde_json::to_value(&here).expect("it is a text");
         assert_eq!(shown, format!("{HEADER}\n0,1,0,5.5\n"), "it is printed as it is read");
         assert!(matches!(&here, LatencySettings::Here(lines) if lines.len() == 1));
-        let refused = of_text(&format!("{HEADER}\n0,0,0,5")).expect_err("no rows");
-        assert!(refused.message.starts_with("line 2: rows: expected a whole number from 1"), "{refused}");
     }
 
-    #[test]
-    fn latencies_are_of_stages_that_there_are() {
+    pub(crate) fn refusals(all: &mut Refusals) {
+        all.part(
+            "latencies of two stages",
+            table,
+            &[
+                (Value, "", ""),
+                (Value, "", "0,1,5"),
+                (Value, "", "0,1,0,5,6"),
+                (Value, "", "0,1,0,1\n2,1,0,5"),
+                (Value, "", "0,0,0,5"),
+                (Value, "", "0,1,-1,5"),
+                (Value, "", "0,1,0,0"),
+                (Value, "", "0,1,0,-1"),
+                (Value, "", "0,1,0,1e12"),
+                (Value, "", "0,1,0,NaN"),
+                (Value, "", "0,1,0,inf"),
+                (Value, "", "0,1,0,"),
+                (Value, "", "0,1,0,5\n0,1,0,6"),
+            ],
+        );
+        all.add(Value, "", "a line of 1 MB", table(&"9".repeat(1 << 20)));
         let latency = Latency { stage: Whole(2), rows: Whole(1), length: None, latency_us: crate::knobs::Real(5.0) };
-        let refused = "stage 2, rows 1, length 0: expected a stage from 0 to 1";
-        assert_eq!(super::table(&[latency], 2), Err(refused.into()));
+        all.add(Value, "", "a latency of a third stage", super::table(&[latency], 2));
+        let of_text = LatencySettings::try_from(WrittenLatencies::Text(format!("{HEADER}\n0,0,0,5")));
+        all.add(Value, "", "a parameter with a latency of no rows", of_text);
+        all.part("latencies without a header", |text| parse(text, 1), &[(Value, "", "0,1,0,5\n"), (Value, "", "\n")]);
     }
 }

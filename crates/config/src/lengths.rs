@@ -100,9 +100,14 @@ impl CellLengths {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::{ConfigError, parameters::tests::folded};
+    use crate::{
+        ConfigError,
+        ConfigErrorKind::{Unknown, Value},
+        parameters::tests::{folded, parameter},
+        tests::refusals::Refusals,
+    };
 
     fn with(parameters: &[(&str, &str)], symbols: &[&str]) -> Result<PreparedLengths, ConfigError> {
         let symbols: Vec<String> = symbols.iter().map(|symbol| (*symbol).to_owned()).collect();
@@ -124,17 +129,6 @@ mod tests {
         let given = with(&[("lengths.tokens", "8, 64,100")], &["tokens"]).expect("they ascend");
         assert_eq!(combinations(&given), [[8], [64], [100]]);
         assert!(given.are_given());
-        for (text, reason) in [
-            ("16,16", "ascending lengths"),
-            ("32,16", "ascending lengths"),
-            ("0,16", "expected a whole number from 1 to 4294967295, but found 0"),
-            ("16,", "expected numbers with commas between them, but found '16,'"),
-            ("-4", "expected a whole number from 1 to 4294967295, but found -4"),
-            ("many", "expected numbers with commas between them, but found 'many'"),
-        ] {
-            let refused = with(&[("lengths.tokens", text)], &["tokens"]).expect_err("it is no such list").to_string();
-            assert!(refused.contains("parameters[lengths.tokens]") && refused.contains(reason), "{refused}");
-        }
     }
 
     #[test]
@@ -148,8 +142,6 @@ mod tests {
         assert_eq!(cells.most_steps, None);
         let both = given(&[("lengths.past", "8, 24"), ("lengths.steps", "7,90")]);
         assert_eq!(CellLengths::of(&both, &[&axes]).expect("all is known").most_steps, Some(90));
-        let refused = CellLengths::of(&both, &[&axes[1..]]).expect_err("no cell has a past").to_string();
-        assert_eq!(refused, "instance.lengths.past: no cell has an axis 'past'");
     }
 
     #[test]
@@ -160,7 +152,29 @@ mod tests {
         let mixed = with(&[("lengths.height", "4,8")], &["height", "width"]).expect("it ascends");
         assert!(!mixed.are_given());
         assert_eq!(combinations(&mixed).len(), 2 * COARSE.len());
-        let many = with(&[], &["a", "b", "c"]).expect("nothing is given").combinations();
-        assert!(many.expect_err("216").to_string().contains("216 combinations"));
+    }
+
+    pub(crate) fn refusals(all: &mut Refusals) {
+        all.part(
+            "lengths",
+            parameter,
+            &[
+                (Value, "parameters[lengths.tokens]", "lengths.tokens: 16,16"),
+                (Value, "parameters[lengths.tokens]", "lengths.tokens: 32,16"),
+                (Value, "parameters[lengths.tokens]", "lengths.tokens: 0,16"),
+                (Value, "parameters[lengths.tokens]", "lengths.tokens: 16,"),
+                (Value, "parameters[lengths.tokens]", "lengths.tokens: -4"),
+                (Value, "parameters[lengths.tokens]", "lengths.tokens: many"),
+            ],
+        );
+        let past = folded(&[("lengths.past", "8, 24")]).expect("they ascend").own.instance.lengths;
+        all.add(
+            Unknown,
+            "instance.lengths.past",
+            "lengths of an axis that no cell has",
+            CellLengths::of(&past, &[&["memory".to_owned()]]),
+        );
+        let many = with(&[], &["a", "b", "c"]).expect("nothing is given");
+        all.add(Value, "", "three axes without lengths", many.combinations());
     }
 }

@@ -277,8 +277,12 @@ fn print(path: &str, value: &Json, texts: &mut BTreeMap<String, String>) {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
+    use crate::{
+        ConfigErrorKind::{Syntax, TooLarge, Unknown, Value},
+        tests::refusals::Refusals,
+    };
 
     /// The settings of a configuration of parameters alone, or the refusal of one of them.
     pub(crate) fn folded(parameters: &[(&str, &str)]) -> Result<Settings, ConfigError> {
@@ -290,9 +294,9 @@ pub(super) mod tests {
         fold(config, &CustomPolicies::default(), &mut Origin::default())
     }
 
-    fn refusal(parameters: &[(&str, &str)]) -> String {
-        let refused = folded(parameters).expect_err("it should be refused").to_string();
-        refused.strip_prefix(": ").map(str::to_owned).unwrap_or(refused)
+    /// Reads a parameter, written `key: value`.
+    pub(crate) fn parameter(given: &str) -> Result<Settings, ConfigError> {
+        folded(&[given.split_once(": ").expect("a key and a value")])
     }
 
     #[test]
@@ -319,15 +323,6 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_only_model_yaml_has_is_no_parameter() {
-        let refused =
-            folded(&[("batching.queueing.bucket_width", "4")]).expect_err("it is batching.bucket_width").to_string();
-        assert!(refused.ends_with("unknown key 'queueing'"), "{refused}");
-        let refused = folded(&[("instance.precisio", "bf16")]).expect_err("there is none").to_string();
-        assert!(refused.ends_with("unknown key 'precisio'; did you mean 'precision'?"), "{refused}");
-    }
-
-    #[test]
     fn yaml_and_json_are_read_as_in_model_yaml() {
         let yaml =
             "cells:\n  c: { program: c.onnx }\nunfold:\n- chain: { cell: c, over: x, as: y, emit: { z: all(h) } }";
@@ -347,39 +342,6 @@ pub(super) mod tests {
         assert_eq!(folded(&[(STRUCTURED, "")]), folded(&[]));
     }
 
-    #[test]
-    fn faults_are_placed_in_the_text() {
-        let refusal = |text: &str| refusal(&[(STRUCTURED, text)]);
-        assert_eq!(
-            refusal("cells:\n  c: { program: c.onnx, batch_size: 4 }"),
-            "parameters[paternoster]:2:25: cells.c.batch_size: unknown key 'batch_size'; did you mean 'batch_sizes'?"
-        );
-        assert_eq!(
-            refusal("unfold:\n- chain: { cell: c, emit: { y: all(h) }, step: 4 }"),
-            "parameters[paternoster]:2:42: unfold[0].chain.step: unknown key 'step'; did you mean 'steps'?"
-        );
-        assert_eq!(refusal("cells: { c: {} }"), "parameters[paternoster]:1:10: cells.c: expected the key 'program'");
-        assert_eq!(refusal("cells: {"), "parameters[paternoster]:1:8: unclosed bracket '{'");
-        assert_eq!(
-            refusal("engine: openvino\nengine: openvino"),
-            "parameters[paternoster]:2:1: the key 'engine' is given twice, first in line 1"
-        );
-        assert_eq!(
-            refusal("- a"),
-            "parameters[paternoster]:1:1: expected a mapping of keys to values, as in model.yaml"
-        );
-        assert_eq!(
-            refusal("unfolds: []"),
-            "parameters[paternoster]:1:1: unfolds: unknown key 'unfolds'; did you mean 'unfold'?"
-        );
-        assert_eq!(
-            refusal("\ninstance: { count: 4 }"),
-            "parameters[paternoster]:2:13: instance.count: expected the field 'instance_group' for this"
-        );
-        let long = format!("engine: '{}'", "x".repeat(bounds::MAX_YAML_BYTES));
-        assert_eq!(refusal(&long), "parameters[paternoster]: expected at most 131072 bytes, but found 131082");
-    }
-
     /// Keys of `model.yaml` that take another form here.
     #[test]
     fn every_key_of_model_yaml_is_read_or_has_its_place() {
@@ -390,24 +352,15 @@ pub(super) mod tests {
         }
         for (key, there) in ELSEWHERE {
             let text = key.split('.').rev().fold("x".to_owned(), |value, part| format!("{{ {part}: {value} }}"));
-            assert!(refusal(&[(STRUCTURED, &text)]).ends_with(&format!(": {key}: expected {there} for this")), "{key}");
+            let refused = folded(&[(STRUCTURED, &text)]).expect_err("it is elsewhere");
+            assert!(refused.message.starts_with(&format!("{key}: expected {there}")), "{refused}");
         }
     }
 
     #[test]
-    fn what_is_given_twice_is_refused_with_both_places() {
-        let twice = |key: &str, value: &str, text: &str| refusal(&[(key, value), (STRUCTURED, text)]);
-        assert_eq!(
-            twice("batching.policy", "lazy", "engine: openvino\nbatching: { policy: window }"),
-            "parameters[batching.policy]: the parameter 'paternoster' gives this too, in its line 2, column 13: \
-             remove one"
-        );
-        let stages = twice("stages", "2", "stages: [a]");
-        assert!(stages.starts_with("parameters[stages]: the parameter 'paternoster' gives this too"), "{stages}");
-        let lengths = twice("lengths.n", "2", "instance: { lengths: { n: [3] } }");
-        assert!(lengths.starts_with("parameters[lengths.n]: the parameter 'paternoster' gives this too"), "{lengths}");
+    fn both_forms_may_give_keys_of_one_section() {
         let apart = [("batching.weight", "2"), (STRUCTURED, "batching: { policy: lazy }")];
-        assert!(folded(&apart).is_ok(), "both may give keys of one section");
+        assert!(folded(&apart).is_ok());
     }
 
     #[test]
@@ -428,22 +381,72 @@ pub(super) mod tests {
             let message = moved(key, &Parameters::from(given));
             assert!(message.ends_with(&format!("in the parameter 'paternoster', such as {expected}")), "{message}");
         }
-        assert_eq!(
-            refusal(&[("cells.c.priority", "1"), ("cells.c.program", "c.onnx")]),
-            "parameters[cells.c.priority]: parameters whose keys have dots no longer give stages, exits, cells and \
-             segments: expected the YAML or JSON of model.yaml in the parameter 'paternoster', such as \
-             {\"cells\":{\"c\":{\"priority\":1}}}"
-        );
-        let alone = refusal(&[("unfold.0.over.word", "source")]);
-        assert!(alone.ends_with(r#"such as {"unfold":[{"chain":{"over":{"word":"source"}}}]}"#), "{alone}");
-        let long = refusal(&[("cells.c.program", &"x".repeat(4096))]);
-        assert!(long.ends_with(r#"such as {"cells":{"c":{"program":"…"}}}"#), "{long}");
-        for key in ["exits", "cells", "unfold", "cells.step"] {
-            assert!(refusal(&[(key, "1")]).contains("no longer give"), "{key}");
-        }
         assert!(is_ours("stagess") && is_ours("cells") && is_ours("unfold.0") && is_ours("paternosters"));
         assert!(!is_ours("cellar") && !is_ours("unfolded.0") && !is_ours("engines"));
-        let refused = refusal(&[("stagess", "2")]);
-        assert_eq!(refused, "parameters[stagess]: unknown key 'stagess'; did you mean 'stages'?");
+    }
+
+    pub(crate) fn refusals(all: &mut Refusals) {
+        all.part(
+            "parameters",
+            parameter,
+            &[
+                (Unknown, "parameters[batching.queueing.bucket_width]", "batching.queueing.bucket_width: 4"),
+                (Unknown, "parameters[instance.precisio]", "instance.precisio: bf16"),
+                (Unknown, "parameters[stagess]", "stagess: 2"),
+                (Value, "parameters[unfold.0.over.word]", "unfold.0.over.word: source"),
+                (Value, "parameters[exits]", "exits: 1"),
+                (Value, "parameters[cells]", "cells: 1"),
+                (Value, "parameters[unfold]", "unfold: 1"),
+                (Value, "parameters[cells.step]", "cells.step: 1"),
+            ],
+        );
+        all.part(
+            "the parameter 'paternoster'",
+            |text| folded(&[(STRUCTURED, text)]),
+            &[
+                (
+                    Unknown,
+                    "parameters[paternoster]:2:25: cells.c.batch_size",
+                    "cells:\n  c: { program: c.onnx, batch_size: 4 }",
+                ),
+                (
+                    Unknown,
+                    "parameters[paternoster]:2:42: unfold[0].chain.step",
+                    "unfold:\n- chain: { cell: c, emit: { y: all(h) }, step: 4 }",
+                ),
+                (Value, "parameters[paternoster]:1:10: cells.c", "cells: { c: {} }"),
+                (Syntax, "parameters[paternoster]:1:8", "cells: {"),
+                (Value, "parameters[paternoster]:2:1", "engine: openvino\nengine: openvino"),
+                (Value, "parameters[paternoster]:1:1", "- a"),
+                (Unknown, "parameters[paternoster]:1:1", "unfolds: []"),
+                (Value, "parameters[paternoster]:2:13", "\ninstance: { count: 4 }"),
+            ],
+        );
+        let long = "x".repeat(bounds::MAX_YAML_BYTES);
+        all.add(
+            TooLarge,
+            "parameters[paternoster]",
+            "a text of 128 KB",
+            folded(&[(STRUCTURED, &format!("engine: '{long}'"))]),
+        );
+        all.title("parameters: two");
+        let mut both = |one: (&str, &str), other: (&str, &str), place: &str| {
+            all.add(Value, place, &format!("{}: {}\n{}: {}", one.0, one.1, other.0, other.1), folded(&[one, other]));
+        };
+        both(
+            ("batching.policy", "lazy"),
+            (STRUCTURED, "engine: openvino\nbatching: { policy: window }"),
+            "parameters[batching.policy]",
+        );
+        both(("stages", "2"), (STRUCTURED, "stages: [a]"), "parameters[stages]");
+        both(("lengths.n", "2"), (STRUCTURED, "instance: { lengths: { n: [3] } }"), "parameters[lengths.n]");
+        both(("cells.c.priority", "1"), ("cells.c.program", "c.onnx"), "parameters[cells.c.priority]");
+        all.title("parameters: a long one");
+        all.add(
+            Value,
+            "parameters[cells.c.program]",
+            "cells.c.program",
+            folded(&[("cells.c.program", &"x".repeat(4096))]),
+        );
     }
 }

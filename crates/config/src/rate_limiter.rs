@@ -57,9 +57,14 @@ fn listed(config: &pb::ModelConfig) -> impl Iterator<Item = (usize, usize, &Reso
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::{pbtxt, yaml};
+    use crate::{
+        ConfigErrorKind::{Unknown, Value},
+        pbtxt,
+        tests::refusals::Refusals,
+        yaml,
+    };
 
     fn of_pbtxt(groups: &str) -> Result<RateLimiterKnobs, ConfigError> {
         let (settings, origin) = pbtxt::parse("f", groups.as_bytes())?;
@@ -110,29 +115,34 @@ mod tests {
         assert_eq!(highest.map(|knobs| knobs.priority), Ok(1), "0 is the highest, as 1 is");
     }
 
-    #[test]
-    fn faults_are_named_with_their_place() {
-        let group = |resources: &str| of_pbtxt(&format!("instance_group {{ rate_limiter {{ {resources} }} }}"));
-        let refused =
-            |read: Result<RateLimiterKnobs, ConfigError>| read.expect_err("it contradicts itself").to_string();
-        let unnamed = refused(group("resources { count: 1 }"));
-        let place = "instance_group[0].rate_limiter.resources[0].name: ";
-        assert!(unnamed.ends_with(&format!("{place}expected the name of a resource")), "{unnamed}");
-        let twice = refused(group("resources { name: \"R\" count: 1 } resources { name: \"R\" count: 2 }"));
-        assert!(twice.ends_with("resources[1].name: the group names 'R' twice; expected once"), "{twice}");
-        let both = refused(of_pbtxt(
-            "instance_group { rate_limiter { resources { name: \"R\" count: 1 } } }
-             instance_group { rate_limiter { resources { name: \"R\" global: true count: 1 } } }",
-        ));
-        assert!(
-            both.contains("f:2:") && both.contains("[1].rate_limiter.resources[0].global: 'R' is global"),
-            "{both}"
+    pub(crate) fn refusals(all: &mut Refusals) {
+        let group = |limits: &str| of_pbtxt(&format!("instance_group {{ rate_limiter {{ {limits} }} }}"));
+        all.part(
+            "rate limiter of config.pbtxt",
+            group,
+            &[
+                (Value, "1:33 instance_group[0].rate_limiter.resources[0].name", "resources { count: 1 }"),
+                (
+                    Value,
+                    "1:78 instance_group[0].rate_limiter.resources[1].name",
+                    "resources { name: \"R\" count: 1 } resources { name: \"R\" count: 2 }",
+                ),
+                (
+                    Value,
+                    "2:55 instance_group[1].rate_limiter.resources[0].global",
+                    "resources { name: \"R\" count: 1 } } }\n\
+                 instance_group { rate_limiter { resources { name: \"R\" global: true count: 1 }",
+                ),
+            ],
         );
-        let unnamed = refused(of_yaml("instance: { rate_limiter: { resources: [{ name: '', count: 1 }] } }"));
-        assert!(unnamed.contains("f:1:") && unnamed.contains("instance.rate_limiter.resources[0].name: "), "{unnamed}");
-        let unknown = refused(of_yaml("instance: { rate_limiter: { units: [] } }"));
-        assert!(unknown.contains("unknown key 'units'"), "{unknown}");
-        let missing = refused(of_yaml("instance: { rate_limiter: { resources: [{ name: R }] } }"));
-        assert!(missing.contains("count"), "{missing}");
+        all.part(
+            "rate limiter of model.yaml",
+            |limits| of_yaml(&format!("instance: {{ rate_limiter: {limits} }}")),
+            &[
+                (Value, "1:43 instance.rate_limiter.resources[0].name", "{ resources: [{ name: '', count: 1 }] }"),
+                (Unknown, "1:29 instance.rate_limiter.units", "{ units: [] }"),
+                (Value, "1:41 instance.rate_limiter.resources[0]", "{ resources: [{ name: R }] }"),
+            ],
+        );
     }
 }

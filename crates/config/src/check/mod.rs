@@ -43,4 +43,4 @@ pub fn pipeline(settings: &Settings, origin: &Origin) -> Result<(), ConfigError>
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -312,4 +312,4 @@ pub fn scheduler(settings: &mut Settings) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

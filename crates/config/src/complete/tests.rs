@@ -3,7 +3,7 @@ use paternoster_model::DataType;
 use serde_json::json;
 
 use super::*;
-use crate::{json as config_json, pbtxt, yaml};
+use crate::{ConfigErrorKind::Graph, json as config_json, pbtxt, tests::refusals::Refusals, yaml};
 
 fn symbol(name: &str) -> PortDim {
     PortDim::Symbol(name.to_owned())
@@ -156,9 +156,6 @@ fn an_output_of_unknown_rank_has_any_length() {
         let (config, _) = pbtxt::parse("config.pbtxt", text.as_bytes()).expect("it is sound");
         assert_eq!(lacks_shapes(&config.config, &signature), asks, "{text}");
     }
-    let (mut config, origin) = pbtxt::parse("config.pbtxt", b"max_batch_size: 2").expect("it is sound");
-    let refused = from_graph(&mut config, &signature, DEFAULT_MAX_BATCH_SIZE, &origin).expect_err("a batch needs more");
-    assert!(refused.to_string().ends_with("the graph does not say the shape of 'OUTPUT0': give its dims"));
 }
 
 #[test]
@@ -172,14 +169,18 @@ fn inputs_with_a_default_are_completed_only_where_they_are_listed() {
     assert_eq!(completed("m", listed, &signature)["input"][1], bias);
 }
 
-#[test]
-fn what_the_graph_does_not_say_must_be_given() {
-    let mut signature = identity(&[symbol("batch"), PortDim::Fixed(16)]);
-    signature.inputs[0].datatype = None;
-    let (mut config, origin) = pbtxt::parse("config.pbtxt", b"").unwrap();
-    let fault = from_graph(&mut config, &signature, DEFAULT_MAX_BATCH_SIZE, &origin).unwrap_err();
-    let expected = "input[0]: the graph has the type FLOAT for 'INPUT0', which the protocol does not have";
-    assert!(fault.to_string().contains(expected), "{fault}");
+pub(crate) fn refusals(all: &mut Refusals) {
+    all.title("what the graph does not say");
+    let complete = |text: &str, signature: &Signature| {
+        let (mut config, origin) = pbtxt::parse("config.pbtxt", text.as_bytes())?;
+        from_graph(&mut config, signature, DEFAULT_MAX_BATCH_SIZE, &origin)
+    };
+    let mut typed = identity(&[symbol("batch"), PortDim::Fixed(16)]);
+    typed.inputs[0].datatype = None;
+    all.add(Graph, "input[0]", "an input of a type that the protocol lacks", complete("", &typed));
+    let mut ranked = identity(&[symbol("n")]);
+    ranked.outputs[0].dims = None;
+    all.add(Graph, "output[0]", "an output of unknown rank in a batch", complete("max_batch_size: 2", &ranked));
 }
 
 #[test]

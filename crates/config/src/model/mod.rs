@@ -396,4 +396,4 @@ pub enum SampleData {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

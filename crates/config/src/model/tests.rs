@@ -1,68 +1,27 @@
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::Value as Json;
 
 use super::*;
-use crate::{parameters::tests::folded, values::Keywords};
-
-/// The refusal of a parameter's text, behind its key.
-fn refusal(key: &str, text: &str) -> String {
-    let refused = folded(&[(key, text)]).expect_err("it should be refused").to_string();
-    let (_, message) = refused.split_once(&format!("parameters[{key}]: ")).expect("it names the key");
-    message.to_owned()
-}
-
-#[test]
-fn values_outside_of_their_bounds_are_refused_with_what_is_expected() {
-    let objective = "batching.latency_objective_ms";
-    assert_eq!(refusal(objective, "0"), "expected a number above 0, at most 86400000, but found 0");
-    for text in ["-1", "NaN", "inf", "1e9", "", "ten"] {
-        assert!(refusal(objective, text).starts_with("expected a number above 0"), "{text}");
-    }
-    assert_eq!(refusal("batching.buffer_pairs", "0"), "expected a whole number from 1 to 16, but found 0");
-    assert_eq!(refusal("batching.adaptive.headroom", "-0.1"), "expected a number from 0 to 10, but found -0.1");
-    assert_eq!(refusal("batching.adaptive.mode", "fast"), "expected default or paper, but found 'fast'");
-    assert_eq!(refusal("batching.lazy.reject_late", "yes"), "expected true or false, but found 'yes'");
-    assert_eq!(
-        refusal("batching.lazy.predictor", "oracle"),
-        "the predictor 'oracle' is for simulation only, where latencies are known exactly; expected table or paper"
-    );
-    let bounds = "batching.diversity.input.bounds";
-    for text in ["64,32", "8,8"] {
-        let expected = format!("expected ascending lengths from 1, at most 64 of them, but found '{text}'");
-        assert_eq!(refusal(bounds, text), expected);
-    }
-    for text in ["", "8,x", "8,"] {
-        assert_eq!(refusal(bounds, text), format!("expected numbers with commas between them, but found '{text}'"));
-    }
-    assert_eq!(refusal(bounds, "0,8"), "expected a whole number from 1 to 4294967295, but found 0");
-    let many: Vec<String> = (1..=65).map(|length: u32| length.to_string()).collect();
-    assert!(refusal(bounds, &many.join(",")).contains("at most 64"));
-}
-
-#[test]
-fn keys_that_are_not_known_get_a_hint() {
-    let refused = refusal("batching.adaptive.headrom", "1");
-    assert_eq!(refused, "unknown key 'headrom'; did you mean 'headroom'?");
-    assert_eq!(refusal("batching.weights", "2"), "unknown key 'weights'; did you mean 'weight'?");
-    assert_eq!(
-        refusal("batching.diversity.load.max_stages", "1"),
-        "unknown key 'max_stages'; did you mean 'max_stage'?"
-    );
-}
+use crate::{
+    ConfigErrorKind::{Unknown, Value},
+    parameters::tests::parameter,
+    tests::refusals::Refusals,
+    values::Keywords,
+};
 
 /// Every key of a schema, whatever it is a key of.
-fn keys(schema: &Value, found: &mut BTreeSet<String>) {
+fn keys(schema: &Json, found: &mut BTreeSet<String>) {
     match schema {
-        Value::Object(entries) => {
+        Json::Object(entries) => {
             for (name, value) in entries {
-                if let ("properties", Value::Object(properties)) = (name.as_str(), value) {
+                if let ("properties", Json::Object(properties)) = (name.as_str(), value) {
                     found.extend(properties.keys().cloned());
                 }
                 keys(value, found);
             }
         }
-        Value::Array(items) => items.iter().for_each(|item| keys(item, found)),
+        Json::Array(items) => items.iter().for_each(|item| keys(item, found)),
         _ => {}
     }
 }
@@ -107,4 +66,44 @@ fn every_key_of_the_schema_says_what_it_means() {
             assert!(property["description"].is_string(), "'{key}' has no description");
         }
     }
+}
+
+pub(crate) fn refusals(all: &mut Refusals) {
+    all.part(
+        "parameters of knobs",
+        parameter,
+        &[
+            (Value, "parameters[batching.latency_objective_ms]", "batching.latency_objective_ms: 0"),
+            (Value, "parameters[batching.latency_objective_ms]", "batching.latency_objective_ms: -1"),
+            (Value, "parameters[batching.latency_objective_ms]", "batching.latency_objective_ms: NaN"),
+            (Value, "parameters[batching.latency_objective_ms]", "batching.latency_objective_ms: inf"),
+            (Value, "parameters[batching.latency_objective_ms]", "batching.latency_objective_ms: 1e9"),
+            (Value, "parameters[batching.latency_objective_ms]", "batching.latency_objective_ms: "),
+            (Value, "parameters[batching.latency_objective_ms]", "batching.latency_objective_ms: ten"),
+            (Value, "parameters[batching.buffer_pairs]", "batching.buffer_pairs: 0"),
+            (Value, "parameters[batching.adaptive.headroom]", "batching.adaptive.headroom: -0.1"),
+            (Unknown, "parameters[batching.adaptive.mode]", "batching.adaptive.mode: fast"),
+            (Value, "parameters[batching.lazy.reject_late]", "batching.lazy.reject_late: yes"),
+            (Value, "parameters[batching.lazy.predictor]", "batching.lazy.predictor: oracle"),
+            (Value, "parameters[batching.diversity.input.bounds]", "batching.diversity.input.bounds: 64,32"),
+            (Value, "parameters[batching.diversity.input.bounds]", "batching.diversity.input.bounds: 8,8"),
+            (Value, "parameters[batching.diversity.input.bounds]", "batching.diversity.input.bounds: "),
+            (Value, "parameters[batching.diversity.input.bounds]", "batching.diversity.input.bounds: 8,x"),
+            (Value, "parameters[batching.diversity.input.bounds]", "batching.diversity.input.bounds: 8,"),
+            (Value, "parameters[batching.diversity.input.bounds]", "batching.diversity.input.bounds: 0,8"),
+            (Unknown, "parameters[batching.adaptive.headrom]", "batching.adaptive.headrom: 1"),
+            (Unknown, "parameters[batching.weights]", "batching.weights: 2"),
+            (Unknown, "parameters[batching.diversity.load.max_stages]", "batching.diversity.load.max_stages: 1"),
+        ],
+    );
+    let many: Vec<String> = (1..=65).map(|length: u32| length.to_string()).collect();
+    all.part(
+        "parameters of knobs: 65 bounds",
+        parameter,
+        &[(
+            Value,
+            "parameters[batching.diversity.input.bounds]",
+            &format!("batching.diversity.input.bounds: {}", many.join(",")),
+        )],
+    );
 }

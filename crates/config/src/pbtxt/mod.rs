@@ -56,4 +56,4 @@ pub fn parse_with(file: &str, bytes: &[u8], policies: &CustomPolicies) -> Result
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

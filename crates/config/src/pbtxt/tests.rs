@@ -1,12 +1,12 @@
 use super::*;
-use crate::pb::{self, model_config::SchedulingChoice, model_version_policy::PolicyChoice};
+use crate::{
+    ConfigErrorKind::{Syntax, Unknown},
+    pb::{self, model_config::SchedulingChoice, model_version_policy::PolicyChoice},
+    tests::refusals::Refusals,
+};
 
 fn read(text: &str) -> pb::ModelConfig {
     parse("config.pbtxt", text.as_bytes()).unwrap_or_else(|fault| panic!("{fault}")).0.shown()
-}
-
-fn refusal_of(text: &str) -> String {
-    parse("config.pbtxt", text.as_bytes()).expect_err("it should be refused").to_string()
 }
 
 #[test]
@@ -75,63 +75,6 @@ fn maps_enums_and_choices_are_read() {
 }
 
 #[test]
-fn an_unknown_key_is_named_with_its_place_and_neighbour() {
-    assert_eq!(
-        refusal_of("name: \"m\"\n  max_batchsize: 4\n"),
-        "config.pbtxt:2:3: unknown key 'max_batchsize'; did you mean 'max_batch_size'?"
-    );
-    assert_eq!(
-        refusal_of("input [\n { name: \"x\" },\n { nam: \"y\" }\n]"),
-        "config.pbtxt:3:4: unknown key 'nam' in input[1]; did you mean 'name'?"
-    );
-}
-
-#[test]
-fn an_unknown_enum_value_is_told_which_there_are() {
-    let refusal = refusal_of("input [ {\n data_type: FP32 } ]");
-    assert!(refusal.starts_with("config.pbtxt:2:13: data_type: expected one of TYPE_INVALID, TYPE_BOOL"), "{refusal}");
-    assert!(refusal.ends_with("but found 'FP32'; did you mean 'TYPE_FP32'?"), "{refusal}");
-}
-
-#[test]
-fn places_are_those_of_the_users_text_behind_inserted_colons() {
-    // Two colons are inserted before the fault, and a BOM is stripped.
-    let refusal = refusal_of("\u{feff}input [ { name: \"ö\" } ] output [ { name: 5 } ]");
-    assert_eq!(refusal, "config.pbtxt:1:42: expected a string, but found '5'");
-}
-
-#[test]
-fn missing_and_wrong_pieces_say_what_was_expected() {
-    assert_eq!(refusal_of("max_batch_size 4"), "config.pbtxt:1:16: expected ':' or a message value, but found '4'");
-    assert_eq!(refusal_of("max_batch_size:\n"), "config.pbtxt:2:1: expected an integer, but reached end of input");
-    assert_eq!(refusal_of("input { dims: [ 1 2 ] }"), "config.pbtxt:1:19: expected ',' or ']', but found '2'");
-    assert_eq!(refusal_of("name: \"m\"\nname: \"n\""), "config.pbtxt:2:7: 'name' is already set");
-    let refusal = refusal_of("max_batch_size: 99999999999");
-    assert!(refusal.starts_with("config.pbtxt:1:17: ") && refusal.contains("99999999999"), "{refusal}");
-}
-
-#[test]
-fn brackets_that_do_not_match_are_named() {
-    assert_eq!(
-        refusal_of("input [\n {\n  name: \"x\"\n ]\n}"),
-        "config.pbtxt:4:2: expected '}' for the bracket opened in line 2, but found ']'"
-    );
-    assert_eq!(refusal_of("name: \"m\"\ninput [ {"), "config.pbtxt:2:9: this bracket is never closed: expected '}'");
-    assert_eq!(refusal_of("name: \"m\" }"), "config.pbtxt:1:11: '}' closes nothing");
-}
-
-#[test]
-fn strings_that_do_not_end_and_stray_characters_are_named() {
-    assert_eq!(
-        refusal_of("name: \"m\nbackend: \"x\""),
-        "config.pbtxt:1:7: this string is never closed: expected \" in the same line"
-    );
-    assert_eq!(refusal_of("name: @"), "config.pbtxt:1:7: expected a key or a value, but found '@'");
-    let fault = parse("config.pbtxt", b"name: \"ab\xff\"").unwrap_err();
-    assert_eq!(fault.to_string(), "config.pbtxt:1:10: expected UTF-8 text");
-}
-
-#[test]
 fn later_checks_find_the_place_of_every_key() {
     let text = "input [\n  { name: \"x\" },\n  { name: \"y\"\n    dims: [ 0 ] }\n]\noutput {\n dims: 1 }\noutput { dims: 2 }\n\
                 parameters [ { key: \"a\" value { string_value: \"1\" } },\n { key: \"b\" value { string_value: \"2\" } } ]";
@@ -147,4 +90,36 @@ fn later_checks_find_the_place_of_every_key() {
     let (_, origin) = parse("f", text.as_bytes()).unwrap();
     let place = origin.error("dynamic_batching.priority_queue_policy[2].timeout_action", "x");
     assert_eq!(place.position, Some(Position { line: 4, column: 2 }), "keys of maps may be numbers");
+}
+
+pub(crate) fn refusals(all: &mut Refusals) {
+    let read = |text: &str| parse("config.pbtxt", text.as_bytes());
+    all.part(
+        "config.pbtxt: keys and values",
+        read,
+        &[
+            (Unknown, "2:3", "name: \"m\"\n  max_batchsize: 4\n"),
+            (Unknown, "3:4", "input [\n { name: \"x\" },\n { nam: \"y\" }\n]"),
+            (Syntax, "2:13", "input [ {\n data_type: FP32 } ]"),
+            // Two colons are inserted before the fault, and a BOM is stripped.
+            (Syntax, "1:42", "\u{feff}input [ { name: \"ö\" } ] output [ { name: 5 } ]"),
+            (Syntax, "1:16", "max_batch_size 4"),
+            (Syntax, "2:1", "max_batch_size:\n"),
+            (Syntax, "1:17", "max_batch_size: 99999999999"),
+            (Syntax, "1:19", "input { dims: [ 1 2 ] }"),
+            (Syntax, "2:7", "name: \"m\"\nname: \"n\""),
+        ],
+    );
+    all.part(
+        "config.pbtxt: brackets and quotes",
+        read,
+        &[
+            (Syntax, "4:2", "input [\n {\n  name: \"x\"\n ]\n}"),
+            (Syntax, "2:9", "name: \"m\"\ninput [ {"),
+            (Syntax, "1:11", "name: \"m\" }"),
+            (Syntax, "1:7", "name: \"m\nbackend: \"x\""),
+            (Syntax, "1:7", "name: @"),
+        ],
+    );
+    all.add(Syntax, "1:10", "name: \"ab\\xff\"", parse("config.pbtxt", b"name: \"ab\xff\""));
 }

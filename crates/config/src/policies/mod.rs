@@ -293,4 +293,4 @@ pub(super) fn instances(config: &pb::ModelConfig) -> u32 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -4,10 +4,12 @@ use paternoster_batching::{
 };
 
 use super::*;
-use crate::{CustomPolicies, complete, json, pbtxt, stages, yaml};
-
-/// Keys and values.
-type Parameters = [(&'static str, &'static str)];
+use crate::{
+    ConfigErrorKind::{Unknown, Value},
+    CustomPolicies, complete, json, pbtxt, stages,
+    tests::refusals::Refusals,
+    yaml,
+};
 
 /// Reads a configuration of one input, whose `parameters` stand in pairs.
 fn policy(text: &str, parameters: &[(&str, &str)]) -> Result<Policy, ConfigError> {
@@ -25,7 +27,7 @@ fn text_of(max_batch_size: u32, text: &str, parameters: &[(&str, &str)]) -> Stri
 
 fn policy_of(max_batch_size: u32, text: &str, parameters: &[(&str, &str)]) -> Result<Policy, ConfigError> {
     let text = text_of(max_batch_size, text, parameters);
-    let (mut config, origin) = pbtxt::parse("config.pbtxt", text.as_bytes()).unwrap();
+    let (mut config, origin) = pbtxt::parse("config.pbtxt", text.as_bytes())?;
     complete::scheduler(&mut config);
     let stages = stages::read(&config, &origin).unwrap();
     read(&config, &stages, &origin)
@@ -33,10 +35,6 @@ fn policy_of(max_batch_size: u32, text: &str, parameters: &[(&str, &str)]) -> Re
 
 fn named(name: &str, parameters: &[(&str, &str)]) -> Result<Policy, ConfigError> {
     policy("", &[&[("batching.policy", name)], parameters].concat())
-}
-
-fn refusal(name: &str, parameters: &[(&str, &str)]) -> String {
-    named(name, parameters).expect_err("it should be refused").to_string()
 }
 
 const PAD: (&str, &str) = ("pad.x", "n=0");
@@ -84,8 +82,6 @@ fn each_knob_of_deferred_is_read_in_its_unit() {
     let expected = DeferredKnobs { margin_ns: Some(500_000), eager: true, reject_late: true };
     assert_eq!(read, Ok(Policy::Deferred(expected)));
     assert_eq!(named("deferred", &[]), Ok(Policy::Deferred(DeferredKnobs::default())), "deadlines may be given");
-    let refusal = refusal("deferred", &[late]);
-    assert!(refusal.ends_with("give 'batching.latency_objective_ms', or remove this"), "{refusal}");
 }
 
 #[test]
@@ -97,16 +93,12 @@ fn without_a_batch_axis_requests_run_one_by_one_from_the_queue() {
         let found = policy_of(0, &format!("dynamic_batching {{ {text} }}"), &parameters);
         assert_eq!(found, Ok(Policy::Serial), "{name:?}");
     }
-    let refusal = policy_of(0, "", &[("batching.policy", "lazy")]).expect_err("it has no batches").to_string();
-    assert!(refusal.ends_with("the policy 'lazy' needs a max_batch_size of at least 1, but it is 0"), "{refusal}");
 }
 
 #[test]
 fn serial_has_a_queue_but_no_window() {
     let serial = |text: &str| policy(text, &[("batching.policy", "serial")]);
     assert_eq!(serial("dynamic_batching { default_queue_policy { max_queue_size: 2 } }"), Ok(Policy::Serial));
-    let refusal = serial("dynamic_batching { preferred_batch_size: 2 }").expect_err("it has no batches").to_string();
-    assert!(refusal.ends_with("has no preferred sizes: remove them, or choose the policy 'window'"), "{refusal}");
 }
 
 #[test]
@@ -147,32 +139,9 @@ fn a_model_of_cells_is_cellular() {
     let knobs = LazyCellKnobs { reject_late: true };
     let expected = CellularKnobs { lazy: Some(knobs), slots: 9, ..CellularKnobs::default() };
     assert_eq!(named("lazy", &[&CELL[..], &lazy].concat()), Ok(Policy::Cellular(expected)));
-    for of_batches in [("batching.lazy.max_depth", "2"), ("batching.lazy.max_catch_up_ms", "2")] {
-        let found = refusal("lazy", &[&CELL[..], &[of_batches]].concat());
-        let expected = "requests that unfold into cells are in no stack of batches: remove this";
-        assert!(found.contains(of_batches.0) && found.ends_with(expected), "{found}");
-    }
-    let found = refusal("cellular", &[&CELL[..], &[("batching.cellular.max_tasks", "2")]].concat());
-    let expected = "only algorithm 1 of BatchMaker uses this: remove it, or choose 'batching.cellular.mode: paper'";
-    assert!(found.contains("batching.cellular.max_tasks") && found.ends_with(expected), "{found}");
     let chunk = ("batching.cellular.max_chunk_ms", "2.5");
     let expected = CellularKnobs { max_chunk_ns: Some(2_500_000), ..CellularKnobs::default() };
     assert_eq!(named("cellular", &[&CELL[..], &[chunk]].concat()), Ok(Policy::Cellular(expected)));
-    let found = refusal("cellular", &[&CELL[..], &[chunk, ("batching.cellular.mode", "paper")]].concat());
-    let expected = "algorithm 1 of BatchMaker runs single steps: remove this, or choose the mode 'default'";
-    assert!(found.contains("batching.cellular.max_chunk_ms") && found.ends_with(expected), "{found}");
-    let found = refusal("lazy", &[&CELL[..], &[("batching.cellular.mode", "paper")]].concat());
-    let expected = "algorithm 1 of BatchMaker knows no slack: remove this, or choose the policy 'cellular'";
-    assert!(found.contains("batching.cellular.mode") && found.ends_with(expected), "{found}");
-    for other in ["serial", "window", "adaptive", "diversity", "deferred"] {
-        let expected = format!("the policy '{other}' does not go with cells: expected auto, cellular or lazy");
-        assert!(refusal(other, &CELL).ends_with(&expected), "{other}");
-    }
-    let window =
-        policy("dynamic_batching { max_queue_delay_microseconds: 5 }", &CELL).expect_err("no window").to_string();
-    assert!(window.ends_with("the policy 'cellular' has no such delay: remove it"), "{window}");
-    let sizes = policy("dynamic_batching { preferred_batch_size: 1 }", &CELL).expect_err("no window").to_string();
-    assert!(sizes.ends_with("the policy 'cellular' has no preferred sizes: remove them"), "{sizes}");
     let expected = Policy::Cellular(CellularKnobs { slots: 9, ..CellularKnobs::default() });
     assert_eq!(named("cellular", &[("batching.cellular.slots", "9")]), Ok(expected), "recurrent layers need no cells");
 }
@@ -265,124 +234,12 @@ fn load_diversity_gives_way_to_input_diversity() {
     assert_eq!(kinds(&[PAD, (load, "false")]), [true, false, false]);
     assert_eq!(kinds(&[("batching.diversity.operator", "true")]), [false, true, true]);
     assert_eq!(kinds(&[(load, "false"), ("batching.diversity.operator", "true")]), [false, true, false]);
-    let both = [PAD, (input, "true"), ("batching.diversity.load.max_age_ms", "1")];
-    assert_eq!(
-        refusal("diversity", &both),
-        "config.pbtxt:5:12: parameters[batching.diversity.load.max_age_ms]: 'batching.diversity.input' and \
-         'batching.diversity.load' are both on, but groups that run in parallel already take load diversity \
-         (DVABatch section 7.2): expected one of the two"
-    );
-    assert_eq!(
-        refusal("diversity", &[(load, "false")]),
-        "config.pbtxt:2:12: parameters[batching.policy]: input, operator and load are all off: expected one of them, \
-         or the policy 'window'"
-    );
-}
-
-#[test]
-fn knobs_that_contradict_each_other_are_refused_with_what_would_work() {
-    let cases: [(&str, &Parameters, &str); 8] = [
-        (
-            "lazy",
-            &[("batching.lazy.reject_late", "true")],
-            "batching.lazy.reject_late]: late are requests that miss the objective, but there is none: give \
-             'batching.latency_objective_ms', or remove this",
-        ),
-        (
-            "adaptive",
-            &[("batching.adaptive.mode", "paper"), ("batching.adaptive.headroom", "0.1")],
-            "batching.adaptive.headroom]: the mode 'paper' has its own: remove this, or choose the mode 'default'",
-        ),
-        (
-            "adaptive",
-            &[("batching.adaptive.mode", "paper"), ("batching.adaptive.average_ms", "1")],
-            "batching.adaptive.average_ms]: the mode 'paper' has its own: remove this, or choose the mode 'default'",
-        ),
-        (
-            "diversity",
-            &[("batching.diversity.operator.mode", "paper"), ("batching.diversity.operator.threshold", "1")],
-            "batching.diversity.operator.threshold]: the mode 'paper' has its own: remove this, or choose the mode \
-             'default'",
-        ),
-        (
-            "diversity",
-            &[("batching.diversity.input.bounds", "8,16")],
-            "batching.diversity.input.bounds]: requests are grouped by their padded length, but no axis of the model \
-             is padded: give an input a pad, or remove this",
-        ),
-        (
-            "diversity",
-            &[PAD, ("batching.diversity.input.bounds", "8,16"), ("batching.diversity.input.groups", "2")],
-            "batching.diversity.input.groups]: the groups follow from 'batching.diversity.input.bounds': expected one \
-             of the two",
-        ),
-        (
-            "diversity",
-            &[("batching.diversity.load", "false"), ("batching.diversity.load.max_stage", "0")],
-            "batching.diversity.load.max_stage]: 'batching.diversity.load' is off: remove this, or switch it on",
-        ),
-        (
-            "diversity",
-            &[("stages", "2"), ("batching.diversity.load.max_stage", "2")],
-            "batching.diversity.load.max_stage]: expected a stage from 0 to 1, the model's last, but found 2",
-        ),
-    ];
-    for (name, parameters, expected) in cases {
-        let refused = refusal(name, parameters);
-        let (_, found) = refused.split_once("parameters[").expect("it names the key");
-        assert_eq!(found, expected);
-    }
-}
-
-#[test]
-fn the_windows_own_knobs_belong_to_the_window() {
-    let with = |name: &str, text: &str| {
-        policy(text, &[("batching.policy", name)])
-            .expect_err("it should be refused")
-            .to_string()
-            .split_off("config.pbtxt:".len())
-    };
-    let sizes = "dynamic_batching { preferred_batch_size: 4 }";
-    assert_eq!(
-        with("lazy", sizes),
-        "1:58: dynamic_batching.preferred_batch_size: the policy 'lazy' has no preferred sizes: remove them, or choose \
-         the policy 'window'"
-    );
-    let delay = "dynamic_batching { max_queue_delay_microseconds: 4 }";
-    assert_eq!(
-        with("adaptive", delay),
-        "1:58: dynamic_batching.max_queue_delay_microseconds: the policy 'adaptive' has no such delay: give \
-         'batching.adaptive.max_queue_delay_us' instead"
-    );
-    assert!(with("diversity", delay).ends_with("has no such delay: remove it, or choose the policy 'window'"));
 }
 
 #[test]
 fn knobs_of_other_policies_play_no_part() {
     let elsewhere = [("batching.lazy.reject_late", "true"), ("batching.diversity.input", "true")];
     assert_eq!(named("adaptive", &elsewhere), Ok(Policy::Adaptive(AdaptiveKnobs::default())));
-}
-
-#[test]
-fn knobs_whose_policy_is_not_named_are_refused() {
-    let refused = |parameters: &Parameters| {
-        let text = text_of(8, "", parameters);
-        pbtxt::parse("config.pbtxt", text.as_bytes()).expect_err("they would have no effect").to_string()
-    };
-    let of_lazy = ("batching.lazy.reject_late", "true");
-    let message = "parameters[batching.lazy.reject_late]: these knobs need the policy 'lazy': give its name in \
-                   'batching.policy'";
-    assert_eq!(refused(&[of_lazy]), format!("config.pbtxt:2:12: {message}"), "Triton's batcher has none");
-    assert_eq!(refused(&[("batching.policy", "auto"), of_lazy]), format!("config.pbtxt:3:12: {message}"));
-    for (key, value, name) in [
-        ("batching.diversity.input", "true", "diversity"),
-        ("batching.adaptive.headroom", "0.1", "adaptive"),
-        ("paternoster", "batching: { lazy: { max_depth: 2 } }", "lazy"),
-    ] {
-        let refusal = refused(&[("batching.policy", "auto"), (key, value)]);
-        let expected = format!("these knobs need the policy '{name}': give its name in 'batching.policy'");
-        assert!(refusal.ends_with(&expected), "{key}: {refusal}");
-    }
 }
 
 fn automatic(text: &str) -> (bool, bool) {
@@ -413,11 +270,17 @@ fn a_model_that_cannot_batch_has_nothing_to_choose() {
     assert_eq!(automatic(cells), (false, false));
 }
 
-#[test]
-fn a_registered_policy_is_known_by_its_name_in_every_form() {
+/// A policy of another crate.
+fn with_pairs() -> (CustomPolicy, CustomPolicies) {
     let pairs = CustomPolicy::new("pairs", WindowKnobs::default());
     let mut policies = CustomPolicies::default();
     assert_eq!(policies.register(pairs.clone()), Ok(()));
+    (pairs, policies)
+}
+
+#[test]
+fn a_registered_policy_is_known_by_its_name_in_every_form() {
+    let (pairs, policies) = with_pairs();
     let yaml = "max_batch_size: 8\nbatching: { policy: pairs }";
     let pbtxt = text_of(8, "", &[("batching.policy", "pairs")]);
     let json = r#"{"max_batch_size": 8, "parameters": {"batching.policy": {"string_value": "pairs"}}}"#;
@@ -432,13 +295,141 @@ fn a_registered_policy_is_known_by_its_name_in_every_form() {
         let stages = stages::read(&settings, &origin).unwrap();
         assert_eq!(read(&settings, &stages, &origin), Ok(Policy::Custom(pairs.clone())));
         assert_eq!(settings.shown().parameters["batching.policy"].string_value, "pairs");
-        settings.config.max_batch_size = 0;
-        let refused = read(&settings, &stages, &origin).unwrap_err();
-        assert_eq!(refused.message, "the policy 'pairs' needs a max_batch_size of at least 1, but it is 0");
     }
-    let refused = yaml::parse_with("model.yaml", b"batching: { policy: pair }", &policies).unwrap_err().to_string();
-    let known = "auto, serial, window, adaptive, lazy, diversity, deferred, cellular or pairs";
-    let expected = format!("expected {known}, but found 'pair'; did you mean 'pairs'?");
-    assert_eq!(refused, format!("model.yaml:1:13: batching.policy: {expected}"));
     assert!(yaml::parse("model.yaml", yaml.as_bytes()).is_err(), "it is registered nowhere else");
+}
+
+/// Reads the parameters of a policy, written `name; key: value; …`, behind others.
+fn written(before: &[(&str, &str)], given: &str) -> Result<Policy, ConfigError> {
+    let mut parts = given.split("; ");
+    let name = parts.next().filter(|name| !name.is_empty()).map(|name| ("batching.policy", name));
+    let parameters = parts.map(|part| part.split_once(": ").expect("a key and a value"));
+    policy("", &before.iter().copied().chain(name).chain(parameters).collect::<Vec<_>>())
+}
+
+pub(crate) fn refusals(all: &mut Refusals) {
+    all.part(
+        "policies: knobs that contradict each other",
+        |given| written(&[], given),
+        &[
+            (Value, "3:12 parameters[batching.deferred.reject_late]", "deferred; batching.deferred.reject_late: true"),
+            (Value, "3:12 parameters[batching.lazy.reject_late]", "lazy; batching.lazy.reject_late: true"),
+            (
+                Value,
+                "4:12 parameters[batching.adaptive.headroom]",
+                "adaptive; batching.adaptive.mode: paper; batching.adaptive.headroom: 0.1",
+            ),
+            (
+                Value,
+                "4:12 parameters[batching.adaptive.average_ms]",
+                "adaptive; batching.adaptive.mode: paper; batching.adaptive.average_ms: 1",
+            ),
+            (
+                Value,
+                "4:12 parameters[batching.diversity.operator.threshold]",
+                "diversity; batching.diversity.operator.mode: paper; batching.diversity.operator.threshold: 1",
+            ),
+            (
+                Value,
+                "3:12 parameters[batching.diversity.input.bounds]",
+                "diversity; batching.diversity.input.bounds: 8,16",
+            ),
+            (Value, "2:12 parameters[batching.policy]", "diversity; batching.diversity.load: false"),
+            (
+                Value,
+                "4:12 parameters[batching.diversity.load.max_stage]",
+                "diversity; batching.diversity.load: false; batching.diversity.load.max_stage: 0",
+            ),
+            (
+                Value,
+                "4:12 parameters[batching.diversity.load.max_stage]",
+                "diversity; stages: 2; batching.diversity.load.max_stage: 2",
+            ),
+            (Value, "2:12 parameters[batching.lazy.reject_late]", "; batching.lazy.reject_late: true"),
+            (Value, "3:12 parameters[batching.lazy.reject_late]", "auto; batching.lazy.reject_late: true"),
+            (Value, "3:12 parameters[batching.diversity.input]", "auto; batching.diversity.input: true"),
+            (Value, "3:12 parameters[batching.adaptive.headroom]", "auto; batching.adaptive.headroom: 0.1"),
+            (
+                Value,
+                "3:12 parameters[paternoster]:1:13: batching.lazy",
+                "auto; paternoster: batching: { lazy: { max_depth: 2 } }",
+            ),
+        ],
+    );
+    all.part(
+        "policies: with a padded axis",
+        |given| written(&[PAD], given),
+        &[
+            (
+                Value,
+                "5:12 parameters[batching.diversity.load.max_age_ms]",
+                "diversity; batching.diversity.input: true; batching.diversity.load.max_age_ms: 1",
+            ),
+            (
+                Value,
+                "5:12 parameters[batching.diversity.input.groups]",
+                "diversity; batching.diversity.input.bounds: 8,16; batching.diversity.input.groups: 2",
+            ),
+        ],
+    );
+    all.part(
+        "policies: with cells",
+        |given| written(&CELL, given),
+        &[
+            (Value, "4:12 parameters[batching.lazy.max_depth]", "lazy; batching.lazy.max_depth: 2"),
+            (Value, "4:12 parameters[batching.lazy.max_catch_up_ms]", "lazy; batching.lazy.max_catch_up_ms: 2"),
+            (Value, "4:12 parameters[batching.cellular.mode]", "lazy; batching.cellular.mode: paper"),
+            (Value, "4:12 parameters[batching.cellular.max_tasks]", "cellular; batching.cellular.max_tasks: 2"),
+            (
+                Value,
+                "4:12 parameters[batching.cellular.max_chunk_ms]",
+                "cellular; batching.cellular.max_chunk_ms: 2.5; batching.cellular.mode: paper",
+            ),
+            (Value, "3:12 parameters[batching.policy]", "serial"),
+            (Value, "3:12 parameters[batching.policy]", "window"),
+            (Value, "3:12 parameters[batching.policy]", "adaptive"),
+            (Value, "3:12 parameters[batching.policy]", "diversity"),
+            (Value, "3:12 parameters[batching.policy]", "deferred"),
+        ],
+    );
+    all.part(
+        "policies: dynamic_batching with cells",
+        |text| policy(text, &CELL),
+        &[
+            (
+                Value,
+                "1:58 dynamic_batching.max_queue_delay_microseconds",
+                "dynamic_batching { max_queue_delay_microseconds: 5 }",
+            ),
+            (Value, "1:58 dynamic_batching.preferred_batch_size", "dynamic_batching { preferred_batch_size: 1 }"),
+        ],
+    );
+    let without_window = |given: &str| {
+        let (name, text) = given.split_once("; ").expect("both");
+        policy(&format!("dynamic_batching {{ {text} }}"), &[("batching.policy", name)])
+    };
+    all.part(
+        "policies: dynamic_batching without a window",
+        without_window,
+        &[
+            (Value, "1:58 dynamic_batching.preferred_batch_size", "serial; preferred_batch_size: 2"),
+            (Value, "1:58 dynamic_batching.preferred_batch_size", "lazy; preferred_batch_size: 4"),
+            (Value, "1:58 dynamic_batching.max_queue_delay_microseconds", "adaptive; max_queue_delay_microseconds: 4"),
+            (Value, "1:58 dynamic_batching.max_queue_delay_microseconds", "diversity; max_queue_delay_microseconds: 4"),
+        ],
+    );
+    let without_batches = |name: &str| policy_of(0, "", &[("batching.policy", name)]);
+    all.part("policies: without batches", without_batches, &[(Value, "2:12 parameters[batching.policy]", "lazy")]);
+    let of_other_crates = |text: &str| {
+        let (settings, origin) = yaml::parse_with("model.yaml", text.as_bytes(), &with_pairs().1)?;
+        read(&settings, &stages::read(&settings, &origin)?, &origin)
+    };
+    all.part(
+        "policies: of other crates",
+        of_other_crates,
+        &[
+            (Value, "1:13 batching.policy", "batching: { policy: pairs }"),
+            (Unknown, "1:13 batching.policy", "batching: { policy: pair }"),
+        ],
+    );
 }

@@ -261,4 +261,4 @@ pub fn with_first(port: &Port, axis: usize) -> Port {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

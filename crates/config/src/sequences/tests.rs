@@ -1,7 +1,7 @@
 use paternoster_batching::{Policy, QueueKnobs, WindowKnobs};
 
 use super::*;
-use crate::{check, complete, convert, pbtxt, unfold, yaml};
+use crate::{ConfigErrorKind::Value, check, complete, convert, pbtxt, tests::refusals::Refusals, unfold, yaml};
 
 const TENSORS: &str = "max_batch_size: 8
 input { name: \"x\" data_type: TYPE_INT64 dims: [ 1 ] }
@@ -13,11 +13,6 @@ fn completed(text: &str) -> (Settings, Origin) {
     let (mut config, origin) = pbtxt::parse("config.pbtxt", text.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
     complete::defaults(&mut config, "m");
     (config, origin)
-}
-
-fn refusal(text: &str) -> String {
-    let (config, origin) = completed(&format!("{TENSORS}{text}"));
-    check::consistent(&config, None, &origin).expect_err("it should be refused").to_string()
 }
 
 fn policy(config: &Settings, origin: &Origin) -> (SequenceKnobs, QueueKnobs) {
@@ -63,8 +58,6 @@ fn strategies_wait_for_fuller_batches_as_they_say() {
     let direct = "direct { minimum_slot_utilization: 0.7 max_queue_delay_microseconds: 50 }";
     assert_eq!(window(direct), waits(&[6, 7, 8], 50), "0.7 of 8 slots are more than 5");
     assert_eq!(window("direct { max_queue_delay_microseconds: 50 }"), None, "as Triton: no share, no wait");
-    let long = "sequence_batching { direct { max_queue_delay_microseconds: 86400000001 } }";
-    assert!(refusal(long).contains("direct.max_queue_delay_microseconds: expected at most a day"));
 }
 
 #[test]
@@ -90,27 +83,25 @@ fn a_program_is_the_one_cell_of_its_requests_with_state_and_controls_beside_thei
     assert_eq!(outputs(&config.config).collect::<Vec<_>>(), ["total_next"]);
 }
 
-#[test]
-fn an_initial_state_is_as_long_as_its_dims() {
+/// Reads a model whose initial state is in a file of these bytes.
+fn with_initial_state(bytes: &'static [u8]) -> Result<Option<UnfoldRequest>, ConfigError> {
     let initial = "initial_state { data_type: TYPE_INT64 dims: [ 1 ] data_file: \"seven\" }";
     let state = STATE.replace("dims: [ 1 ] }", &format!("dims: [ 1 ] {initial} }}"));
     let (config, origin) = completed(&format!("{TENSORS}sequence_batching {{ {state} }}"));
     policy(&config, &origin);
     assert_eq!(files(&config.config).collect::<Vec<_>>(), [("total", "seven")]);
-    let with = |bytes: &'static [u8]| {
-        as_cells(&config, &BTreeMap::from([("total".to_owned(), Bytes::from_static(bytes))]), &origin)
-    };
-    let request = with(&[7; 8]).expect("it is long enough").expect("it has sequences");
-    let start = Start::Row(Constant::Elements(Bytes::from_static(&[7; 8])));
-    let expected = CellInputSource::Carried { output: "total_next".to_owned(), start, is_kept: true };
-    assert_eq!(request.segments[0].sources["total"], expected);
-    let fault = with(&[7; 9]).expect_err("it is too long").to_string();
-    assert!(fault.contains("expected 8 bytes, but the file has 9 bytes"), "{fault}");
+    as_cells(&config, &BTreeMap::from([("total".to_owned(), Bytes::from_static(bytes))]), &origin)
 }
 
 #[test]
-fn model_yaml_says_the_same_and_has_a_queue_beside_it() {
-    let text = "
+fn an_initial_state_is_as_long_as_its_dims() {
+    let request = with_initial_state(&[7; 8]).expect("it is long enough").expect("it has sequences");
+    let start = Start::Row(Constant::Elements(Bytes::from_static(&[7; 8])));
+    let expected = CellInputSource::Carried { output: "total_next".to_owned(), start, is_kept: true };
+    assert_eq!(request.segments[0].sources["total"], expected);
+}
+
+const KEEPING: &str = "
 cells: { step: { program: step.onnx, batch_sizes: [1, 32] } }
 inputs: [{ name: tokens, dtype: INT64, dims: [-1] }]
 outputs: [{ name: hidden, dtype: FP32, dims: [4] }]
@@ -119,7 +110,10 @@ sequence_batching:
   max_sequence_idle_us: 250
   queue: { timeout_action: delay, default_timeout_us: 9, max_queue_size: 5 }
 ";
-    let (mut config, origin) = yaml::parse("model.yaml", text.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
+
+#[test]
+fn model_yaml_says_the_same_and_has_a_queue_beside_it() {
+    let (mut config, origin) = yaml::parse("model.yaml", KEEPING.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
     complete::defaults(&mut config, "m");
     let (limits, queue) = policy(&config, &origin);
     assert_eq!(limits, SequenceKnobs { max_sequences: 32, max_idle_ns: 250_000 }, "rows of the one instance");
@@ -130,79 +124,10 @@ sequence_batching:
         max_queue_size: 5,
     };
     assert_eq!(queue, expected);
-    let counted = text.replace("max_sequence_idle_us: 250", "max_candidate_sequences: 7");
+    let counted = KEEPING.replace("max_sequence_idle_us: 250", "max_candidate_sequences: 7");
     let (mut config, origin) = yaml::parse("model.yaml", counted.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
     complete::defaults(&mut config, "m");
     assert_eq!(policy(&config, &origin).0.max_sequences, 7);
-    let alone = text
-        .replace("sequence_batching:", "warmup: []\n#")
-        .replace("\n  max_sequence", "\n#")
-        .replace("\n  queue", "\n#");
-    let (config, origin) = yaml::parse("model.yaml", alone.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
-    let fault = unfold::read(&config, &origin).expect_err("what is kept needs sequences").to_string();
-    assert!(fault.contains("keep") && fault.contains("expected 'sequence_batching' too"), "{fault}");
-    let elsewhere = format!("{text}batching: {{ queueing: {{ preserve_ordering: true }} }}\n");
-    let fault = yaml::parse("model.yaml", elsewhere.as_bytes()).expect_err("there are two queues").to_string();
-    assert!(fault.contains("has its queue in sequence_batching"), "{fault}");
-}
-
-#[test]
-fn what_sequences_cannot_have_is_refused_with_its_place() {
-    let cases = [
-        ("sequence_batching { oldest { } }", "oldest.max_candidate_sequences: expected at least 1, but found 0"),
-        (
-            "sequence_batching { state { input_name: \"x\" output_name: \"n\" data_type: TYPE_INT64 } }",
-            "state[0].input_name: the input 'x' is given twice",
-        ),
-        (
-            "sequence_batching { state { input_name: \"s\" output_name: \"n\" data_type: TYPE_INT64 dims: [ -1 ] } }",
-            "state[0].dims: expected fixed dims for 's', but found [-1]",
-        ),
-        (
-            "sequence_batching { state { input_name: \"s\" output_name: \"n\" data_type: TYPE_STRING dims: [ 1 ] } }",
-            "state[0].data_type: expected a data_type of numbers for 's'",
-        ),
-        (
-            "sequence_batching { state { input_name: \"s\" data_type: TYPE_INT64 dims: [ 1 ] } }",
-            "state[0].output_name: expected the name of an output of the program",
-        ),
-        (
-            "sequence_batching { control_input { name: \"c\" control { kind: CONTROL_SEQUENCE_START } } }",
-            "control_input[0].control: expected two values, for false and true, in one of",
-        ),
-        (
-            "sequence_batching { control_input { name: \"c\" control { kind: CONTROL_SEQUENCE_END int32_false_true: \
-             [ 0 ] } } }",
-            "control_input[0].control: expected two values",
-        ),
-        (
-            "sequence_batching { control_input { name: \"c\" control { kind: CONTROL_SEQUENCE_CORRID data_type: \
-             TYPE_FP32 } } }",
-            "control_input[0].control: expected an integer or a string as data_type of a correlation id, but found FP32",
-        ),
-        ("sequence_batching { control_input { name: \"c\" } }", "expected one control for 'c', but found 0"),
-        (
-            "sequence_batching { } parameters { key: \"batching.policy\" value { string_value: \"window\" } }",
-            "the policy 'window' does not go with sequences: expected auto, cellular or lazy",
-        ),
-        (
-            "sequence_batching { } parameters { key: \"stages\" value { string_value: \"2\" } }",
-            "requests of sequences are neither cut into stages nor padded: remove this",
-        ),
-        (
-            "parameters { key: \"batching.sequences.max_queue_size\" value { string_value: \"2\" } }",
-            "this belongs to 'sequence_batching', which is missing",
-        ),
-        (
-            "sequence_batching { state { input_name: \"s\" output_name: \"n\" data_type: TYPE_INT64 dims: [ 1 ]
-               initial_state { data_type: TYPE_INT64 dims: [ 1 ] data_file: \"../x\" } } }",
-            "expected a file in the directory 'initial_state' of the model for 's', but found '../x'",
-        ),
-    ];
-    for (text, expected) in cases {
-        let refusal = refusal(text);
-        assert!(refusal.contains(expected), "{text}: {refusal}");
-    }
 }
 
 #[test]
@@ -265,4 +190,54 @@ fn the_batch_is_the_axis_beside_which_the_dims_agree() {
     assert_eq!(axis(&[2, -1], &[2, 128]), None);
     assert_eq!(with_first(&port("s", &[2, -1, 128]), 1), port("s", &[-1, 2, 128]));
     assert_eq!(state_axis(&Port { dims: None, ..port("s", &[]) }, &[2]), None);
+}
+
+pub(crate) fn refusals(all: &mut Refusals) {
+    let read = |text: &str| {
+        let (config, origin) = completed(&format!("{TENSORS}{text}"));
+        check::consistent(&config, None, &origin)
+    };
+    all.part("sequences", read, &[
+        (Value, "4:30 sequence_batching.direct.max_queue_delay_microseconds", "sequence_batching { direct { max_queue_delay_microseconds: 86400000001 } }"),
+        (Value, "4:21 sequence_batching.oldest.max_candidate_sequences", "sequence_batching { oldest { } }"),
+        (Value, "4:29 sequence_batching.state[0].input_name", "sequence_batching { state { input_name: \"x\" output_name: \"n\" data_type: TYPE_INT64 } }"),
+        (Value, "4:84 sequence_batching.state[0].dims", "sequence_batching { state { input_name: \"s\" output_name: \"n\" data_type: TYPE_INT64 dims: [ -1 ] } }"),
+        (Value, "4:62 sequence_batching.state[0].data_type", "sequence_batching { state { input_name: \"s\" output_name: \"n\" data_type: TYPE_STRING dims: [ 1 ] } }"),
+        (Value, "4:21 sequence_batching.state[0].output_name", "sequence_batching { state { input_name: \"s\" data_type: TYPE_INT64 dims: [ 1 ] } }"),
+        (Value, "4:47 sequence_batching.control_input[0].control", "sequence_batching { control_input { name: \"c\" control { kind: CONTROL_SEQUENCE_START } } }"),
+        (Value, "4:47 sequence_batching.control_input[0].control", "sequence_batching { control_input { name: \"c\" control { kind: CONTROL_SEQUENCE_END int32_false_true: \
+             [ 0 ] } } }"),
+        (Value, "4:47 sequence_batching.control_input[0].control", "sequence_batching { control_input { name: \"c\" control { kind: CONTROL_SEQUENCE_CORRID data_type: \
+             TYPE_FP32 } } }"),
+        (Value, "4:21 sequence_batching.control_input[0].control", "sequence_batching { control_input { name: \"c\" } }"),
+        (Value, "4:34 parameters[batching.policy]", "sequence_batching { } parameters { key: \"batching.policy\" value { string_value: \"window\" } }"),
+        (Value, "4:34 parameters[stages]", "sequence_batching { } parameters { key: \"stages\" value { string_value: \"2\" } }"),
+        (Value, "4:12 parameters[batching.sequences.max_queue_size]", "parameters { key: \"batching.sequences.max_queue_size\" value { string_value: \"2\" } }"),
+        (Value, "4:21 sequence_batching.state", "sequence_batching { state { input_name: \"s\" output_name: \"n\" data_type: TYPE_INT64 dims: [ 1 ]
+               initial_state { data_type: TYPE_INT64 dims: [ 1 ] data_file: \"../x\" } } }"),
+    ]);
+    all.part(
+        "sequences: model.yaml",
+        |given| {
+            let (from, to) = given.split_once(" => ").expect("a replacement");
+            assert!(KEEPING.contains(from), "{from}");
+            let text = KEEPING.replace(from, to);
+            let (config, origin) = yaml::parse("model.yaml", text.as_bytes())?;
+            unfold::read(&config, &origin)
+        },
+        &[
+            (
+                Value,
+                "5:62 unfold[0].chain.keep.h",
+                "sequence_batching:\n  max_sequence_idle_us: 250\n  queue: => parameters:\n  queue: x\n#",
+            ),
+            (
+                Value,
+                "5:13 batching.queueing",
+                "unfold: => batching: { queueing: { preserve_ordering: true } }\nunfold:",
+            ),
+        ],
+    );
+    all.title("sequences: an initial state");
+    all.add(Value, "4:109 sequence_batching.state[0].initial_state", "nine bytes", with_initial_state(&[7; 9]));
 }

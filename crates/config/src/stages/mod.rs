@@ -188,4 +188,4 @@ impl Reader<'_> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,5 +1,9 @@
 use super::*;
-use crate::pbtxt;
+use crate::{
+    ConfigErrorKind::{Unknown, Value},
+    pbtxt,
+    tests::refusals::Refusals,
+};
 
 fn from_text(text: &str, parameters: &[(&str, &str)]) -> Result<StageRequest, ConfigError> {
     let parameters: String = parameters
@@ -10,14 +14,11 @@ fn from_text(text: &str, parameters: &[(&str, &str)]) -> Result<StageRequest, Co
     read.and_then(|(config, origin)| super::read(&config, &origin))
 }
 
+const DECOUPLED: &str = "max_batch_size: 8 model_transaction_policy { decoupled: true }";
 const BATCHED: &str = "max_batch_size: 8 output { name: \"logits\" } output { name: \"score\" }";
 
 fn of(parameters: &[(&str, &str)]) -> Result<StageRequest, ConfigError> {
     from_text(BATCHED, parameters)
-}
-
-fn refusal(parameters: &[(&str, &str)]) -> String {
-    of(parameters).expect_err("it should be refused").to_string()
 }
 
 #[test]
@@ -34,35 +35,19 @@ fn stages_are_a_number_or_tensors() {
 }
 
 #[test]
-fn a_model_that_cannot_be_cut_says_why() {
-    let refused = |text: &str| from_text(text, &[("stages", "2")]).expect_err("it should be refused").to_string();
-    assert_eq!(
-        refused("max_batch_size: 0"),
-        "config.pbtxt:2:12: parameters[stages]: stages hand on rows of a batch: expected a max_batch_size of at least \
-         1, but it is 0"
-    );
-    assert!(refused("max_batch_size: 8 backend: \"repeat\"").ends_with("'repeat' has no graph to cut: remove this"));
-    let decoupled = "max_batch_size: 8 model_transaction_policy { decoupled: true }";
-    assert!(refused(decoupled).ends_with("but the model is decoupled: remove one of the two"));
-    assert!(from_text(decoupled, &[("stages", "auto")]).is_ok(), "not cut");
+fn a_model_that_cannot_be_cut_may_leave_it_to_the_server() {
+    assert!(from_text(DECOUPLED, &[("stages", "auto")]).is_ok(), "not cut");
+}
+
+/// Stages that are cut at so many tensors.
+fn at_tensors(count: usize) -> Result<StageRequest, ConfigError> {
+    let tensors: Vec<String> = (0..count).map(|number| format!("t{number}")).collect();
+    of(&[("paternoster", &format!("stages: [{}]", tensors.join(", ")))])
 }
 
 #[test]
-fn impossible_cuts_are_refused() {
-    for count in ["0", "257", "-1", "four", ""] {
-        let expected = "expected auto, a number of stages from 1 to 256 or a list of tensors to cut at, but found";
-        let expected = format!("{expected} '{count}'");
-        assert!(refusal(&[("stages", count)]).ends_with(&expected), "{count}");
-    }
-    let at = |tensors: &[String]| of(&[("paternoster", &format!("stages: [{}]", tensors.join(", ")))]);
-    let refused = |tensors: &[&str]| {
-        at(&tensors.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap_err().to_string()
-    };
-    assert!(refused(&["a", "a"]).ends_with(":1:13: stages[1]: the tensor 'a' is given twice"));
-    assert!(refused(&["''"]).ends_with("expected the name of a tensor"));
-    let many: Vec<String> = (0..256).map(|number| format!("t{number}")).collect();
-    assert!(at(&many[..255]).is_ok_and(|request| request.count() == 256));
-    assert!(at(&many).unwrap_err().to_string().ends_with("stages[255]: expected at most 256 stages"));
+fn there_may_be_256_stages() {
+    assert!(at_tensors(255).is_ok_and(|request| request.count() == 256));
 }
 
 /// Four stages and exits.
@@ -70,61 +55,103 @@ fn exits(exits: &str) -> Result<StageRequest, ConfigError> {
     of(&[("stages", "4"), ("paternoster", &format!("exits: [{exits}]"))])
 }
 
-/// An exit, with one of its keys replaced, added, or (by an empty value) taken away.
-fn exit(changed: &[(&str, &str)]) -> Result<StageRequest, ConfigError> {
-    let mut given = BTreeMap::from([("stage", "1"), ("value", "confidence"), ("at_least", "0.9")]);
-    given.extend(changed.iter().copied());
-    let keys = given.iter().filter(|(_, value)| !value.is_empty()).map(|(key, value)| format!("{key}: {value}"));
-    exits(&format!("{{ {} }}", keys.collect::<Vec<_>>().join(", ")))
+/// An exit from stage 1, with this behind its other keys.
+fn exit(more: &str) -> Result<StageRequest, ConfigError> {
+    exits(&format!("{{ stage: 1, value: confidence, at_least: 0.9{more} }}"))
 }
 
 #[test]
 fn an_exit_ends_rows_or_skips_stages() {
-    let to = |changed: &[(&str, &str)]| exit(changed).unwrap().exits.remove(0).to;
-    assert_eq!(to(&[]), ExitRequestTo::Done(BTreeMap::new()), "earlier stages have given all outputs");
+    let to = |more: &str| exit(more).unwrap().exits.remove(0).to;
+    assert_eq!(to(""), ExitRequestTo::Done(BTreeMap::new()), "earlier stages have given all outputs");
     let outputs = BTreeMap::from([("logits".to_owned(), "exit1_logits".to_owned())]);
-    assert_eq!(to(&[("outputs", "{ logits: exit1_logits }")]), ExitRequestTo::Done(outputs));
-    assert_eq!(to(&[("skip_to", "3")]), ExitRequestTo::Stage(3));
+    assert_eq!(to(", outputs: { logits: exit1_logits }"), ExitRequestTo::Done(outputs));
+    assert_eq!(to(", skip_to: 3"), ExitRequestTo::Stage(3));
     let exits = exits("{ stage: 1, value: u, at_least: 0 }, { stage: 2, value: v, at_least: -1e3 }").unwrap().exits;
     let second =
         ExitRequest { stage: 2, value: "v".to_owned(), at_least: -1000.0, to: ExitRequestTo::Done(BTreeMap::new()) };
     assert_eq!((exits.len(), &exits[1]), (2, &second));
 }
 
-#[test]
-fn exits_that_lead_nowhere_are_refused_with_what_would_work() {
-    let uncut = of(&[("paternoster", "exits: [{ stage: 1, value: v, at_least: 1 }]")]).unwrap_err().to_string();
-    assert_eq!(
-        uncut,
-        "config.pbtxt:2:12: parameters[paternoster]:1:31: exits[0].at_least: an exit leaves the order of stages, but \
-         the model is not cut: give 'stages' as a number above 1 or as tensors to cut at"
+pub(crate) fn refusals(all: &mut Refusals) {
+    all.part(
+        "stages: models that cannot be cut in two",
+        |text| from_text(text, &[("stages", "2")]),
+        &[
+            (Value, "2:12 parameters[stages]", "max_batch_size: 0"),
+            (Value, "2:12 parameters[stages]", "max_batch_size: 8 backend: \"repeat\""),
+            (Value, "2:12 parameters[stages]", DECOUPLED),
+        ],
     );
-    let cases: [(&[(&str, &str)], &str); 12] = [
-        (&[("stage", "3")], "exits[0].stage: expected a stage from 0 to 2, before the last, but found 3"),
-        (&[("stage", "one")], "exits[0].stage: expected a whole number from 0 to 255, but found 'one'"),
-        (&[("skip_to", "1")], "exits[0].skip_to: expected a stage from 3 to 3, but found 1"),
-        (&[("skip_to", "2")], "exits[0].skip_to: expected a stage from 3 to 3, but found 2"),
-        (&[("skip_to", "4")], "exits[0].skip_to: expected a stage from 3 to 3, but found 4"),
-        (
-            &[("skip_to", "3"), ("stage", "2")],
-            "exits[0].skip_to: nothing can be skipped behind stage 2: the next one, 3, is the last",
-        ),
-        (
-            &[("skip_to", "3"), ("outputs", "{ logits: t }")],
-            "exits[0].skip_to: rows that leave are either done, with outputs, or skip stages: expected one of the two",
-        ),
-        (
-            &[("outputs", "{ logitz: t }")],
-            "exits[0].outputs.logitz: the model has no output 'logitz'; did you mean 'logits'?",
-        ),
-        (&[("at_least", ".nan")], "exits[0].at_least: expected a number, but found NaN"),
-        (&[("at_least", "1e39")], "exits[0].at_least: expected a number of 32 bits, but found 1e39"),
-        (&[("value", "")], "exits[0]: expected the key 'value'"),
-        (&[("values", "v")], "exits[0].values: unknown key 'values'; did you mean 'value'?"),
-    ];
-    for (changed, expected) in cases {
-        let refused = exit(changed).expect_err("it should be refused").to_string();
-        assert!(refused.starts_with("config.pbtxt:3:12: parameters[paternoster]:1:"), "{refused}");
-        assert!(refused.ends_with(&format!(": {expected}")), "{refused}, not {expected}");
-    }
+    all.part(
+        "stages: numbers",
+        |count| of(&[("stages", count)]),
+        &[
+            (Value, "2:12 parameters[stages]", "0"),
+            (Value, "2:12 parameters[stages]", "257"),
+            (Value, "2:12 parameters[stages]", "-1"),
+            (Value, "2:12 parameters[stages]", "four"),
+            (Value, "2:12 parameters[stages]", ""),
+        ],
+    );
+    all.part(
+        "stages: tensors and exits of a model that is not cut",
+        |text| of(&[("paternoster", text)]),
+        &[
+            (Value, "2:12 parameters[paternoster]:1:13: stages[1]", "stages: [a, a]"),
+            (Value, "2:12 parameters[paternoster]:1:10: stages[0]", "stages: ['']"),
+            (
+                Value,
+                "2:12 parameters[paternoster]:1:31: exits[0].at_least",
+                "exits: [{ stage: 1, value: v, at_least: 1 }]",
+            ),
+        ],
+    );
+    all.add(Value, "2:12 parameters[paternoster]:1:1430: stages[255]", "256 tensors", at_tensors(256));
+    all.part(
+        "stages: exits of a model of four",
+        exits,
+        &[
+            (Value, "3:12 parameters[paternoster]:1:11: exits[0].stage", "{ stage: 3, value: v, at_least: 0.9 }"),
+            (Value, "3:12 parameters[paternoster]:1:11: exits[0].stage", "{ stage: one, value: v, at_least: 0.9 }"),
+            (
+                Value,
+                "3:12 parameters[paternoster]:1:46: exits[0].skip_to",
+                "{ stage: 1, value: v, at_least: 0.9, skip_to: 1 }",
+            ),
+            (
+                Value,
+                "3:12 parameters[paternoster]:1:46: exits[0].skip_to",
+                "{ stage: 1, value: v, at_least: 0.9, skip_to: 2 }",
+            ),
+            (
+                Value,
+                "3:12 parameters[paternoster]:1:46: exits[0].skip_to",
+                "{ stage: 1, value: v, at_least: 0.9, skip_to: 4 }",
+            ),
+            (
+                Value,
+                "3:12 parameters[paternoster]:1:46: exits[0].skip_to",
+                "{ stage: 2, value: v, at_least: 0.9, skip_to: 3 }",
+            ),
+            (
+                Value,
+                "3:12 parameters[paternoster]:1:46: exits[0].skip_to",
+                "{ stage: 1, value: v, at_least: 0.9, skip_to: 3, outputs: { logits: t } }",
+            ),
+            (
+                Value,
+                "3:12 parameters[paternoster]:1:57: exits[0].outputs.logitz",
+                "{ stage: 1, value: v, at_least: 0.9, outputs: { logitz: t } }",
+            ),
+            (Value, "3:12 parameters[paternoster]:1:31: exits[0].at_least", "{ stage: 1, value: v, at_least: .nan }"),
+            (Value, "3:12 parameters[paternoster]:1:31: exits[0].at_least", "{ stage: 1, value: v, at_least: 1e39 }"),
+            (Value, "3:12 parameters[paternoster]:1:9: exits[0]", "{ stage: 1, at_least: 0.9 }"),
+            (
+                Unknown,
+                "3:12 parameters[paternoster]:1:46: exits[0].values",
+                "{ stage: 1, value: v, at_least: 0.9, values: v }",
+            ),
+        ],
+    );
 }

@@ -374,4 +374,4 @@ fn answer(segments: &[SegmentRequest], output: &str) -> Result<Option<Emitted>, 
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

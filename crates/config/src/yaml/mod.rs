@@ -414,4 +414,4 @@ fn queue_policy(queue: &QueueSettings) -> pb::ModelQueuePolicy {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -304,4 +304,4 @@ fn agree(tensor: &TensorSpec, given: DataType) -> Result<(), SettingError> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,7 +1,13 @@
 use paternoster_model::unfold::{Emitted, Expression, Operator};
 
 use super::*;
-use crate::{convert, unfold::read, yaml};
+use crate::{
+    ConfigErrorKind::{Graph, Unknown, Value},
+    convert,
+    tests::refusals::Refusals,
+    unfold::read,
+    yaml,
+};
 
 fn port(name: &str, datatype: DataType, dims: &[i64]) -> TensorSpec {
     TensorSpec::new(name, datatype, dims)
@@ -38,16 +44,11 @@ fn translate_ports() -> Vec<CellPorts> {
     ]
 }
 
-fn resolve(text: &str, ports: &[CellPorts]) -> Result<Unfolding, String> {
+fn resolve(text: &str, ports: &[CellPorts]) -> Result<Unfolding, SettingError> {
     let (config, origin) = yaml::parse("f", text.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
     let request = read(&config, &origin).unwrap_or_else(|fault| panic!("{fault}")).expect("it has cells");
     let (spec, ..) = convert::model(&config, 1, &Default::default(), &origin).unwrap_or_else(|fault| panic!("{fault}"));
-    request.resolve(&spec, ports).map_err(|fault| fault.to_string())
-}
-
-fn refusal(from: &str, to: &str) -> String {
-    assert!(TRANSLATE.contains(from), "{from}");
-    resolve(&TRANSLATE.replacen(from, to, 1), &translate_ports()).expect_err("it should be refused")
+    request.resolve(&spec, ports)
 }
 
 const fn emitted(segment: usize, emit: usize) -> Tensor {
@@ -84,95 +85,24 @@ fn names_become_numbers() {
     assert_eq!(decode.inputs, translate_ports()[1].inputs);
 }
 
-#[test]
-fn what_programs_do_not_have_is_refused_with_what_they_have() {
-    let cases = [
-        (
-            "as: word",
-            "as: world",
-            "segment 'encoder': expected an input of 'encode': word, h, but found 'world'; did you mean 'word'?",
-        ),
-        (
-            "carry: { h: h_next }, emit",
-            "emit",
-            "segment 'encoder': nothing gives the input 'h' of the cell 'encode': expected it in one of over, carry, \
-             keep, grow, hold, length, control",
-        ),
-        (
-            "carry: { h: h_next }, emit",
-            "carry: { h: h_nxt }, emit",
-            "segment 'encoder': expected an output of 'encode': h_next, but found 'h_nxt'; did you mean 'h_next'?",
-        ),
-        (
-            "last(h_next)",
-            "last(hidden)",
-            "segment 'encoder': expected an output of 'encode': h_next, but found 'hidden'",
-        ),
-        (
-            "until: { next: 2 }",
-            "until: { last: 2 }",
-            "segment 'decode': expected an output of 'decode': h_next, next, key, but found 'last'",
-        ),
-        ("feed: { token: next }", "feed: { token: h_next }", "segment 'decode': input 'token' is INT64, but gets FP32"),
-        (
-            "hold: { memory: encoder.all }",
-            "hold: { memory: source }",
-            "segment 'decode': input 'memory' is FP32, but gets INT64 of 'source'",
-        ),
-        ("grow: { past: key }", "grow: { past: next }", "segment 'decode': input 'past' is FP32, but gets INT64"),
-        (
-            "grow: { past: key }",
-            "grow: { past: keys }",
-            "segment 'decode': expected an output of 'decode': h_next, next, key, but found 'keys'; did you mean \
-             'key'?",
-        ),
-        ("all(next)", "all(h_next)", "output 'tokens' is INT64, but gets FP32"),
-    ];
-    for (from, to, expected) in cases {
-        assert_eq!(refusal(from, to), expected, "{to}");
-    }
-    let ports = translate_ports();
-    assert_eq!(resolve(TRANSLATE, &ports[..1]), Err("expected the ports of 2 programs, but found 1".to_owned()));
-    let mut strings = ports;
-    strings[0].inputs[0].datatype = DataType::Bytes;
-    assert_eq!(
-        resolve(TRANSLATE, &strings),
-        Err("cell 'encode': 'word' is BYTES, which cells cannot hand on".to_owned())
-    );
-}
-
-#[test]
-fn rows_that_no_memory_holds_are_refused() {
-    let mut ports = translate_ports();
-    let refusal = |ports: &[CellPorts]| resolve(TRANSLATE, ports).expect_err("it is too large");
-    ports[0].inputs[1].dims[0] = 1 << 40;
-    let expected = "expected at most 1073741824 bytes for all starts, controls and missing children together, but";
-    assert_eq!(
-        refusal(&ports),
-        format!("segment 'encoder': input 'h': {expected} with FP32 [1099511627776] it is more")
-    );
-    let token = port("token", DataType::Int64, &[1 << 27]);
-    ports[0].inputs[1].dims[0] = 1;
-    ports[1].inputs[2] = token;
-    assert_eq!(
-        refusal(&ports),
-        format!("segment 'decode': input 'token': {expected} with INT64 [134217728] it is more")
-    );
-}
-
-#[test]
-fn leaves_and_inner_nodes_take_what_they_have_of_a_trees_sources() {
-    let text = "\
+const TREE: &str = "\
 inputs: [ { name: tokens, dtype: INT64, dims: [n] }, { name: table, dtype: INT64, dims: [n, 2] } ]
 outputs: [ { name: root, dtype: FP32, dims: [8] } ]
 cells: { leaf: { program: l.onnx }, node: { program: n.onnx } }
 unfold: [ tree: { leaf: leaf, internal: node, children: table, over: tokens, as: x,
     child: { left: 0.h, right: 1.h }, emit: { root: root(h) } } ]
 ";
+
+fn tree_ports() -> [CellPorts; 2] {
     let leaf = CellPorts { inputs: vec![port("x", DataType::Int64, &[])], outputs: floats(&["c", "h"]) };
-    let node = CellPorts { inputs: floats(&["right", "left"]), outputs: floats(&["h", "c"]) };
+    [leaf, CellPorts { inputs: floats(&["right", "left"]), outputs: floats(&["h", "c"]) }]
+}
+
+#[test]
+fn leaves_and_inner_nodes_take_what_they_have_of_a_trees_sources() {
+    let [leaf, node] = tree_ports();
     let child = |child| CellInputSource::Child { child, output: 1, none: vec![0; 32].into() };
-    let resolved = resolve(text, &[leaf.clone(), node.clone()]).unwrap();
+    let resolved = resolve(TREE, &[leaf, node]).unwrap();
     let expected = [
         NodeType { cell: 0, inputs: vec![CellInputSource::Step { of: Tensor::Input(0), reversed: false }] },
         NodeType { cell: 1, inputs: vec![child(1), child(0)] },
@@ -181,21 +111,9 @@ unfold: [ tree: { leaf: leaf, internal: node, children: table, over: tokens, as:
     assert_eq!(tree.types[..], expected, "outputs are those of the leaves");
     assert_eq!(tree.nodes, Nodes::Tree { children: 1, max_nodes: 256 });
     assert_eq!(resolved.outputs_of(tree, 1).as_deref(), Ok(&[1, 0][..]), "inner nodes have them elsewhere");
-    let bare = CellPorts { outputs: floats(&["c"]), ..leaf.clone() };
-    assert_eq!(
-        resolve(text, &[bare, node.clone()]),
-        Err("segment 'tree': expected an output of 'leaf': c, but found 'h'; did you mean 'c'?".to_owned())
-    );
-    let alone = CellPorts { inputs: floats(&["left"]), ..node };
-    assert_eq!(
-        resolve(text, &[leaf, alone]),
-        Err("segment 'tree': expected an input of 'leaf' or 'node': x, left, but found 'right'".to_owned())
-    );
 }
 
-#[test]
-fn a_stage_takes_inputs_and_leaves_outputs_under_their_own_names() {
-    let text = "\
+const SPEECH: &str = "\
 inputs: [ { name: frames, dtype: FP32, dims: [n, 80] } ]
 outputs: [ { name: last, dtype: FP32, dims: [8] }, { name: features, dtype: FP32, dims: [-1, 8] } ]
 cells: { conv: { program: c.onnx }, step: { program: s.onnx } }
@@ -203,9 +121,16 @@ unfold:
 - stage: conv
 - chain: { cell: step, over: conv.features, as: x, steps: len(frames) / 2, emit: { last: last(y) } }
 ";
-    let conv = CellPorts { inputs: floats(&["frames"]), outputs: floats(&["other", "features"]) };
-    let step = CellPorts { inputs: floats(&["x"]), outputs: floats(&["y"]) };
-    let resolved = resolve(text, &[conv.clone(), step.clone()]).unwrap();
+
+/// Ports of a first cell with these inputs and outputs, and of the second.
+fn speech_ports(inputs: &[&str], outputs: &[&str]) -> [CellPorts; 2] {
+    let conv = CellPorts { inputs: floats(inputs), outputs: floats(outputs) };
+    [conv, CellPorts { inputs: floats(&["x"]), outputs: floats(&["y"]) }]
+}
+
+#[test]
+fn a_stage_takes_inputs_and_leaves_outputs_under_their_own_names() {
+    let resolved = resolve(SPEECH, &speech_ports(&["frames"], &["other", "features"])).unwrap();
     let stage = &resolved.segments[0];
     assert_eq!(stage.types[..], [NodeType { cell: 0, inputs: vec![CellInputSource::Whole(Tensor::Input(0))] }]);
     assert_eq!(stage.nodes, Nodes::Stage);
@@ -213,24 +138,6 @@ unfold:
         resolved.segments[0].emits.iter().map(|emit| (emit.name.as_str(), emit.which)).collect();
     assert_eq!(left, [("features", EmitRange::Last)], "nothing reads the other output");
     assert_eq!(resolved.outputs, [Emitted { segment: 1, emit: 0 }, Emitted { segment: 0, emit: 0 }]);
-
-    let without = CellPorts { outputs: floats(&["other"]), ..conv.clone() };
-    assert_eq!(
-        resolve(text, &[without, step.clone()]),
-        Err("segment 'conv': expected an output of 'conv': other, but found 'features'".to_owned())
-    );
-    let unknown = CellPorts { inputs: floats(&["audio"]), ..conv.clone() };
-    assert_eq!(
-        resolve(text, &[unknown, step.clone()]),
-        Err("segment 'conv': nothing gives the input 'audio' of the cell 'conv': expected it in one of over, inputs, \
-             keep, length, control"
-            .to_owned())
-    );
-    let twice = CellPorts { outputs: floats(&["last", "features"]), ..conv };
-    assert_eq!(
-        resolve(text, &[twice, step]),
-        Err("expected one segment to emit 'last', but found 'conv' and 'step'".to_owned())
-    );
 }
 
 const PROJECT: &str = "\
@@ -253,13 +160,59 @@ fn a_stage_may_go_over_rows_and_leaves_as_many() {
     let steps = Expression::Length(0);
     assert_eq!(chain.nodes, Nodes::Chain { steps, chunks: false }, "known before the stage has run");
     let named = PROJECT.replace("as: x }", "as: x, emit: { gates: all(gates) } }");
-    assert_eq!(resolve(&named, &[project.clone(), step.clone()]), Ok(resolved));
-    let more = CellPorts { inputs: floats(&["frames", "x"]), ..project };
-    let text = PROJECT.replace("{ name: x,", "{ name: frames, dtype: FP32, dims: [8] }, { name: x,");
-    assert_eq!(
-        resolve(&text, &[more, step]),
-        Err("segment 'project': nothing gives the input 'frames' of the cell 'project': expected it in one of over, \
-             inputs, keep, length, control"
-            .to_owned())
+    assert_eq!(resolve(&named, &[project, step]), Ok(resolved));
+}
+
+pub(crate) fn refusals(all: &mut Refusals) {
+    let translate = |given: &str| {
+        let (from, to) = given.split_once(" => ").expect("a replacement");
+        assert!(TRANSLATE.contains(from), "{from}");
+        resolve(&TRANSLATE.replacen(from, to, 1), &translate_ports())
+    };
+    all.part(
+        "programs of cells: names and datatypes",
+        translate,
+        &[
+            (Unknown, "segment 'encoder'", "as: word => as: world"),
+            (Graph, "segment 'encoder'", "carry: { h: h_next }, emit => emit"),
+            (Unknown, "segment 'encoder'", "carry: { h: h_next }, emit => carry: { h: h_nxt }, emit"),
+            (Unknown, "segment 'encoder'", "last(h_next) => last(hidden)"),
+            (Unknown, "segment 'decode'", "until: { next: 2 } => until: { last: 2 }"),
+            (Graph, "segment 'decode'", "feed: { token: next } => feed: { token: h_next }"),
+            (Value, "segment 'decode'", "hold: { memory: encoder.all } => hold: { memory: source }"),
+            (Graph, "segment 'decode'", "grow: { past: key } => grow: { past: next }"),
+            (Unknown, "segment 'decode'", "grow: { past: key } => grow: { past: keys }"),
+            (Graph, "", "all(next) => all(h_next)"),
+        ],
     );
+    all.title("programs of cells: ports");
+    let ports = translate_ports();
+    all.add(Graph, "", "one program of two", resolve(TRANSLATE, &ports[..1]));
+    let mut strings = translate_ports();
+    strings[0].inputs[0].datatype = DataType::Bytes;
+    all.add(Graph, "cell 'encode'", "an input of strings", resolve(TRANSLATE, &strings));
+    let mut large = translate_ports();
+    large[0].inputs[1].dims[0] = 1 << 40;
+    all.add(Value, "segment 'encoder'", "a carried input of 4 TB", resolve(TRANSLATE, &large));
+    large[0].inputs[1].dims[0] = 1;
+    large[1].inputs[2] = port("token", DataType::Int64, &[1 << 27]);
+    all.add(Value, "segment 'decode'", "a start of 1 GB beside another", resolve(TRANSLATE, &large));
+    let [leaf, node] = tree_ports();
+    let bare = CellPorts { outputs: floats(&["c"]), ..leaf.clone() };
+    all.add(
+        Unknown,
+        "segment 'tree'",
+        "leaves without the output of inner nodes",
+        resolve(TREE, &[bare, node.clone()]),
+    );
+    let alone = CellPorts { inputs: floats(&["left"]), ..node };
+    all.add(Unknown, "segment 'tree'", "inner nodes without a child's input", resolve(TREE, &[leaf, alone]));
+    let conv = |inputs: &[&str], outputs: &[&str]| resolve(SPEECH, &speech_ports(inputs, outputs));
+    all.add(Unknown, "segment 'conv'", "a stage without an output", conv(&["frames"], &["other"]));
+    all.add(Graph, "segment 'conv'", "a stage with another input", conv(&["audio"], &["other", "features"]));
+    all.add(Value, "", "an output of two segments", conv(&["frames"], &["last", "features"]));
+    let text = PROJECT.replace("{ name: x,", "{ name: frames, dtype: FP32, dims: [8] }, { name: x,");
+    let project = CellPorts { inputs: floats(&["frames", "x"]), outputs: floats(&["gates"]) };
+    let step = CellPorts { inputs: floats(&["g"]), outputs: floats(&["y"]) };
+    all.add(Graph, "segment 'project'", "a stage over rows with another input", resolve(&text, &[project, step]));
 }

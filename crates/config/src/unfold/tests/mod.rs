@@ -79,3 +79,8 @@ fn changed(text: &str, from: &str, to: &str) -> String {
     assert!(text.contains(from), "{from}");
     text.replacen(from, to, 1)
 }
+
+pub(crate) fn refusals(all: &mut crate::tests::refusals::Refusals) {
+    refusals::refusals(all);
+    resolve::tests::refusals(all);
+}

@@ -1,6 +1,8 @@
 //! What `model.yaml` says, the `ModelConfig` that comes of it says too: printed as `config.pbtxt` or JSON and read
 //! again, it gives the same specification, knobs, stages, cells and latencies.
 
+pub(crate) mod refusals;
+
 use std::collections::BTreeMap;
 
 use paternoster_batching::PolicyKind;
