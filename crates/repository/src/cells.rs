@@ -264,31 +264,40 @@ fn example(spec: &ModelSpec, unfolding: &Unfolding, attempt: &LoadAttempt) -> Re
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use paternoster_model::DataType;
 
     use super::*;
+    use crate::{LoadErrorKind, tests::refusals::Refusals};
+
+    fn example_of(inputs: Vec<TensorSpec>) -> Result<Example, LoadError> {
+        let spec = ModelSpec {
+            name: "m".to_owned(),
+            version: 1,
+            max_batch_size: 1,
+            inputs,
+            outputs: Vec::new(),
+            symbols: Vec::new(),
+            decoupled: false,
+        };
+        let unfolding = Unfolding { cells: Vec::new(), segments: Vec::new(), outputs: Vec::new(), limits: Vec::new() };
+        example(&spec, &unfolding, &LoadAttempt::of_repository())
+    }
+
+    fn input(name: &str, dims: &[i64]) -> TensorSpec {
+        TensorSpec::new(name, DataType::Int64, dims)
+    }
 
     #[test]
-    fn an_example_that_no_memory_holds_is_refused() {
-        let input = |name: &str, dims: &[i64]| TensorSpec::new(name, DataType::Int64, dims);
-        let refusal = |inputs: Vec<TensorSpec>| {
-            let spec = ModelSpec {
-                name: "m".to_owned(),
-                version: 1,
-                max_batch_size: 1,
-                inputs,
-                outputs: Vec::new(),
-                symbols: Vec::new(),
-                decoupled: false,
-            };
-            let unfolding =
-                Unfolding { cells: Vec::new(), segments: Vec::new(), outputs: Vec::new(), limits: Vec::new() };
-            example(&spec, &unfolding, &LoadAttempt::of_repository()).err().map(|refused| refused.to_string())
-        };
-        assert_eq!(refusal(vec![input("x", &[-1, 3])]), None);
-        assert_eq!(refusal(vec![input("x", &[1 << 61, 2])]), Some("input 'x' is too large".to_owned()));
+    fn an_example_is_of_any_length() {
+        assert!(example_of(vec![input("x", &[-1, 3])]).is_ok());
+    }
+
+    pub(crate) fn refusals(all: &mut Refusals) {
+        all.title("examples that no memory holds");
+        let kind = Some(LoadErrorKind::Limit);
+        all.add(kind, "an input of 2^62 integers", example_of(vec![input("x", &[1 << 61, 2])]));
         let both = vec![input("x", &[9]), input("y", &[1 << 27])];
-        assert_eq!(refusal(both), Some("input 'y' is too large".to_owned()), "together with the others");
+        all.add(kind, "an input of 2^27 integers after one of 9", example_of(both));
     }
 }

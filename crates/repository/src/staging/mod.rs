@@ -200,4 +200,4 @@ fn number(index: usize) -> u16 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

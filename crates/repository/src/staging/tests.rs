@@ -7,6 +7,10 @@ use paternoster_onnx::{
 use smallvec::SmallVec;
 
 use super::*;
+use crate::{
+    LoadErrorKind::{Graph as InGraph, Settings},
+    tests::refusals::Refusals,
+};
 
 fn spec(inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>, symbols: &[&str]) -> ModelSpec {
     let symbols = symbols.iter().map(|&symbol| symbol.to_owned()).collect();
@@ -146,26 +150,17 @@ fn an_exit_answers_with_tensors_that_nothing_else_needs_and_with_those_that_go_o
     assert!(second.exits.is_empty());
 }
 
-#[test]
-fn an_exit_that_names_what_its_stage_does_not_make_is_refused_with_what_it_makes() {
+pub(crate) fn refusals(all: &mut Refusals) {
+    all.title("exits of a graph");
     let (model, spec) = with_heads();
-    let refusal = |exit: ExitRequest| {
-        let request = at(&["h"], vec![exit]);
-        cut_into_stages(&model, &spec, &request).map(drop).expect_err("it is refused").to_string()
-    };
-    assert_eq!(
-        refusal(exit_to(0, "confidence_2", &[])),
-        "an exit behind stage 0 names 'confidence_2', which that stage does not make; it makes [\"h\"]"
-    );
-    assert_eq!(
-        refusal(exit_to(0, "confidence", &[("y", "y")])),
-        "an exit behind stage 0 names 'y', which that stage does not make; it makes [\"h\", \"confidence\"]"
-    );
-    assert_eq!(
-        refusal(exit_to(0, "confidnce", &[])),
-        "the graph has no tensor 'confidnce'; similar names are 'confidence'"
-    );
-    assert_eq!(refusal(exit_to(0, "x", &[])), "tensor 'x' cannot be an output of its stage: it is no result of a node");
+    for (kind, given, exit) in [
+        (Settings, "a tensor of another stage", exit_to(0, "confidence_2", &[])),
+        (Settings, "an answer of another stage", exit_to(0, "confidence", &[("y", "y")])),
+        (InGraph, "a misspelt tensor", exit_to(0, "confidnce", &[])),
+        (InGraph, "an input", exit_to(0, "x", &[])),
+    ] {
+        all.add(Some(kind), given, cut_into_stages(&model, &spec, &at(&["h"], vec![exit])));
+    }
 }
 
 #[test]

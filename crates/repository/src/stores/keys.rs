@@ -71,49 +71,12 @@ fn fault(path: &str) -> Option<&'static str> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::stores::object::Tag;
+    use crate::{stores::object::Tag, tests::refusals::Refusals};
 
     fn object(path: &str, size: u64) -> Object {
         Object { path: path.to_owned(), size, tag: Tag::ETag("tag".to_owned()) }
-    }
-
-    fn refusal(paths: &[&str]) -> String {
-        check(paths.iter().map(|path| object(path, 1)).collect()).unwrap_err().to_string()
-    }
-
-    #[test]
-    fn keys_that_leave_the_folder_or_are_no_names_are_refused() {
-        let long = "a".repeat(256);
-        let deep = vec!["a"; 17].join("/");
-        let cases = [
-            ("../1/model.onnx", "'.' or '..'"),
-            ("1/../../model.onnx", "'.' or '..'"),
-            ("1/./model.onnx", "'.' or '..'"),
-            ("..", "'.' or '..'"),
-            ("/etc/passwd", "absolute path"),
-            ("1//model.onnx", "empty"),
-            ("1/", "empty"),
-            ("", "empty"),
-            ("1/a\0b", "control character"),
-            ("1/a\nb", "control character"),
-            ("1/a\u{85}b", "control character"),
-            (&long, "too long"),
-            (&deep, "too many folders"),
-        ];
-        for (path, why) in cases {
-            let reason = refusal(&[path]);
-            assert!(reason.contains(why) && !reason.chars().any(char::is_control), "{path:?}: {reason:?}");
-        }
-        assert!(refusal(&[&vec!["a".repeat(200); 6].join("/")]).contains("it is too long"));
-    }
-
-    #[test]
-    fn a_key_that_is_a_file_and_a_folder_is_refused() {
-        let reason = refusal(&["1/model.onnx", "1/model.onnx/model.onnx"]);
-        assert_eq!(reason, "the key '1/model.onnx' cannot be a file: other keys need a folder of that name");
-        assert!(refusal(&["a", "a"]).contains("another key"));
     }
 
     #[test]
@@ -123,9 +86,32 @@ mod tests {
         assert_eq!(paths, ["1/model.onnx", "a", "config.pbtxt"]);
     }
 
-    #[test]
-    fn the_number_of_objects_is_bounded() {
+    pub(crate) fn refusals(all: &mut Refusals) {
+        all.title("keys of a model in a store");
+        let mut refuse = |given: &str, paths: &[&str]| {
+            all.add(None, given, check(paths.iter().map(|path| object(path, 1)).collect()));
+        };
+        for path in [
+            "../1/model.onnx",
+            "1/../../model.onnx",
+            "1/./model.onnx",
+            "..",
+            "/etc/passwd",
+            "1//model.onnx",
+            "1/",
+            "",
+            "1/a\0b",
+            "1/a\nb",
+            "1/a\u{85}b",
+        ] {
+            refuse(&path.escape_debug().to_string(), &[path]);
+        }
+        refuse("a name of 256 letters", &[&"a".repeat(256)]);
+        refuse("17 folders", &[&vec!["a"; 17].join("/")]);
+        refuse("six names of 200 letters", &[&vec!["a".repeat(200); 6].join("/")]);
+        refuse("a file and a folder of one name", &["1/model.onnx", "1/model.onnx/model.onnx"]);
+        refuse("one key twice", &["a", "a"]);
         let objects = (0..=MAX_OBJECTS).map(|number| object(&number.to_string(), 1)).collect();
-        assert!(check(objects).unwrap_err().to_string().contains("more than 10000 objects"));
+        all.add(None, "10001 objects", check(objects));
     }
 }

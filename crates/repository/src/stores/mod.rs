@@ -28,4 +28,4 @@ pub(super) use object::Object;
 pub(super) use room::LetGo;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

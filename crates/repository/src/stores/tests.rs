@@ -445,3 +445,8 @@ async fn a_listing_that_does_not_end_is_given_up_at_its_bounds() {
     let late = listed(Bounds { time: Duration::from_secs(7), ..all }).await;
     assert_eq!(late, Err("its listing has not ended within 7s".to_owned()));
 }
+
+pub(crate) fn refusals(all: &mut crate::tests::refusals::Refusals) {
+    super::location::tests::refusals(all);
+    super::keys::tests::refusals(all);
+}

@@ -6,6 +6,7 @@ mod fake;
 mod modes;
 mod on_demand;
 mod preparing;
+pub(crate) mod refusals;
 mod rollout;
 mod scans;
 mod startup;

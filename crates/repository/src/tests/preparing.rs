@@ -6,65 +6,28 @@ use paternoster_batching::{CostPoint, CostTable, Policy};
 use paternoster_config::stages::StageCuts;
 use paternoster_engine::OnnxEngine;
 
-use super::fake::{Directory, FakeLoader, explicit, load, options, start};
-use crate::{ControlMode, EngineKind, Options, Repository};
-
-async fn reason(files: &[(&str, &str)]) -> String {
-    let directory = Directory::new();
-    for (path, text) in files {
-        directory.write(path, text);
-    }
-    let (repository, _) = start(&directory, explicit()).await;
-    load(&repository, "m").await.expect_err("it should be refused")
-}
-
-#[tokio::test]
-async fn reasons_name_file_place_and_key() {
-    let model = ("m/1/model.onnx", "good");
-    let refusal = reason(&[model, ("m/config.pbtxt", "max_batch_size: 8\ninput [ { nam: 'x' } ]")]).await;
-    assert!(refusal.contains("m/config.pbtxt:2:11: unknown key 'nam' in input[0]"), "{refusal}");
-    let refusal = reason(&[model, ("m/model.yaml", "max_batch_size: 8\ninput: []")]).await;
-    assert!(refusal.contains("m/model.yaml:2:1: input: unknown key 'input'; did you mean 'inputs'?"), "{refusal}");
-    let wrong = "inputs:\n- { name: INPUT0, dims: [8] }";
-    let refusal = reason(&[model, ("m/model.yaml", wrong)]).await;
-    assert!(refusal.contains("m/model.yaml:2:19: inputs[0].dims: the graph has the shape [16]"), "{refusal}");
-    let refusal = reason(&[model, ("m/config.pbtxt", ""), ("m/model.yaml", "")]).await;
-    assert!(refusal.contains("found both config.pbtxt and model.yaml"), "{refusal}");
-}
-
-#[tokio::test]
-async fn missing_pieces_are_named() {
-    let refusal = reason(&[("m/notes.txt", "")]).await;
-    assert!(refusal.contains("no version directory (a number above 0) in "), "{refusal}");
-    for found in ["onnx/model.onnx", "model.onnx"] {
-        let refusal = reason(&[(&format!("m/{found}"), "good")]).await;
-        let advice =
-            format!("; found '{found}', expected '1/model.onnx': make the directory '1' and move the file there");
-        assert!(refusal.contains(&advice), "{refusal}");
-    }
-    let refusal = reason(&[("m/1/model.plan", "")]).await;
-    let advice = "m/1/model.onnx; found 'model.plan': an engine of TensorRT is not portable: serve the ONNX file that \
-                  it was made of";
-    assert!(refusal.contains("no program ") && refusal.ends_with(advice), "{refusal}");
-    let refusal = reason(&[("m/model.pt", "")]).await;
-    assert!(refusal.ends_with("; found 'model.pt': export the model with torch.onnx.export"), "{refusal}");
-    let refusal = reason(&[("m/1/other.onnx", "good")]).await;
-    assert!(refusal.ends_with("m/1/model.onnx; found 'other.onnx'"), "{refusal}");
-    let specific = ("m/config.pbtxt", "version_policy { specific { versions: 9 } }");
-    let refusal = reason(&[("m/1/model.onnx", "good"), specific]).await;
-    assert!(refusal.contains("the version policy picks none of the versions [1]"), "{refusal}");
-    let labels = ("m/config.pbtxt", "output { name: 'OUTPUT0' label_filename: 'labels.txt' }");
-    let refusal = reason(&[("m/1/model.onnx", "good"), labels]).await;
-    assert!(refusal.contains("config.pbtxt:1:26: output[0].label_filename: cannot read "), "{refusal}");
-}
+#[cfg(feature = "text")]
+use super::fake::{explicit, load};
+use super::{
+    fake::{Directory, FakeLoader, options, start},
+    refusals::Refusals,
+};
+use crate::{
+    ControlMode, EngineKind,
+    LoadErrorKind::{Files, Settings},
+    Options, Repository,
+};
 
 #[cfg(feature = "text")]
 #[tokio::test]
 async fn texts_have_no_more_tokens_than_the_model_has_positions() {
-    let model = ("m/1/model.onnx", "good");
     let roberta = r#"{"model_type": "roberta", "pad_token_id": 1, "max_position_embeddings": 514}"#;
     for config in [r#"{"max_position_embeddings": 512}"#, roberta] {
-        let of = async |yaml| reason(&[model, ("m/config.json", config), ("m/model.yaml", yaml)]).await;
+        let of = async |yaml| {
+            let directory = Directory::new();
+            directory.model("m").write("m/config.json", config).write("m/model.yaml", yaml);
+            load(&start(&directory, explicit()).await.0, "m").await.expect_err("it should be refused")
+        };
         let refusal = of("text: { max_tokens: 513 }").await;
         let expected = "text.max_tokens: expected at most 512, for which the model has positions, but found 513";
         assert!(refusal.contains(expected), "{refusal}");
@@ -172,42 +135,6 @@ async fn a_request_carries_cells_and_their_programs() {
 }
 
 #[tokio::test]
-async fn every_cell_needs_its_program() {
-    let refusal = reason(&[("m/1/one.onnx", "good"), ("m/model.yaml", CELLS)]).await;
-    assert!(refusal.contains("no program ") && refusal.ends_with("m/1/two.onnx; found 'one.onnx'"), "{refusal}");
-    let unknown = CELLS.replace("last(y)", "last(y), z: first(y)");
-    let refusal = reason(&[("m/1/one.onnx", "good"), ("m/model.yaml", &unknown)]).await;
-    assert!(
-        refusal.contains("m/model.yaml:4:") && refusal.contains("unfold[1].chain.emit.z: expected last("),
-        "{refusal}"
-    );
-}
-
-#[tokio::test]
-async fn a_latency_table_that_cannot_be_read_is_refused_with_its_place() {
-    let model = ("m/1/model.onnx", "good");
-    let config = ("m/model.yaml", "batching:\n  latencies: latencies.csv\n");
-    let refusal = reason(&[model, config]).await;
-    let missing = "m/model.yaml:2:3: batching.latencies: cannot read ";
-    assert!(refusal.contains(missing) && refusal.contains("m/latencies.csv: "), "{refusal}");
-    let refusal = reason(&[model, config, ("m/latencies.csv", "stage,rows,length,latency_us\n1,1,0,5\n")]).await;
-    let line = "batching.latencies: latencies.csv: stage 1, rows 1, length 0: expected a stage from 0 to 0";
-    assert!(refusal.ends_with(line), "{refusal}");
-    let large = "\n".repeat((1 << 20) + 1);
-    let refusal = reason(&[model, config, ("m/latencies.csv", &large)]).await;
-    assert!(refusal.ends_with("it has more than 1048576 bytes"), "{refusal}");
-    let outside = ("m/model.yaml", "batching: { latencies: ../latencies.csv }");
-    let refusal = reason(&[model, outside, ("latencies.csv", "")]).await;
-    assert!(refusal.ends_with("expected a file in the model's directory, but found '../latencies.csv'"), "{refusal}");
-    let inline = ("m/model.yaml", "batching: { latencies: [ { stage: 3, rows: 1, latency_us: 1 } ] }");
-    let refusal = reason(&[model, inline]).await;
-    assert!(
-        refusal.ends_with("batching.latencies: stage 3, rows 1, length 0: expected a stage from 0 to 0"),
-        "{refusal}"
-    );
-}
-
-#[tokio::test]
 async fn the_repeat_backend_needs_no_program() {
     let directory = Directory::new();
     let config = "backend: 'repeat' max_batch_size: 8 model_transaction_policy { decoupled: true }
@@ -243,4 +170,35 @@ pipeline:
     let (repository, _) = start(&directory, ControlMode::None).await;
     let latencies = repository.resolve("pipeline", "").unwrap().servable().stats().reading().latencies;
     assert!(!latencies.counters && latencies.first_response.is_some(), "{latencies:?}");
+}
+
+pub(super) async fn refusals(all: &mut Refusals) {
+    let model = ("1/model.onnx", "good");
+    all.title("configurations of a model");
+    all.load(Settings, &[model, ("config.pbtxt", "max_batch_size: 8\ninput [ { nam: 'x' } ]")]).await;
+    all.load(Settings, &[model, ("model.yaml", "max_batch_size: 8\ninput: []")]).await;
+    all.load(Settings, &[model, ("model.yaml", "inputs:\n- { name: INPUT0, dims: [8] }")]).await;
+    all.load(Settings, &[model, ("config.pbtxt", ""), ("model.yaml", "")]).await;
+    let labels = "output { name: 'OUTPUT0' label_filename: 'labels.txt' }";
+    all.load(Settings, &[model, ("config.pbtxt", labels)]).await;
+    all.title("files of a model");
+    all.load(Files, &[("notes.txt", "")]).await;
+    all.load(Files, &[model, ("config.pbtxt", "version_policy { specific { versions: 9 } }")]).await;
+    all.load(Files, &[("onnx/model.onnx", "a program")]).await;
+    all.load(Files, &[("model.onnx", "a program")]).await;
+    all.load(Files, &[("1/model.plan", "")]).await;
+    all.load(Files, &[("model.pt", "")]).await;
+    all.load(Files, &[("1/other.onnx", "a program")]).await;
+    all.title("cells of a model");
+    all.load(Files, &[("1/one.onnx", "good"), ("model.yaml", CELLS)]).await;
+    let unknown = CELLS.replace("last(y)", "last(y), z: first(y)");
+    all.load(Settings, &[("1/one.onnx", "good"), ("model.yaml", &unknown)]).await;
+    all.title("latencies of a model");
+    let config = ("model.yaml", "batching:\n  latencies: latencies.csv\n");
+    all.load(Settings, &[model, config]).await;
+    all.load(Settings, &[model, config, ("latencies.csv", "stage,rows,length,latency_us\n1,1,0,5\n")]).await;
+    all.load(Settings, &[model, config, ("latencies.csv", &"\n".repeat((1 << 20) + 1))]).await;
+    all.load(Settings, &[model, ("model.yaml", "batching: { latencies: ../latencies.csv }")]).await;
+    let inline = "batching: { latencies: [ { stage: 3, rows: 1, latency_us: 1 } ] }";
+    all.load(Settings, &[model, ("model.yaml", inline)]).await;
 }
