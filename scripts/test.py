@@ -4,8 +4,8 @@ summary of what ran, what did not, and why. Started by `make test`.
     python3 scripts/test.py [--nightly] [--only rust,kernels,python,…] [-- arguments for pytest]
 
 With --nightly (`make nightly`), what takes long runs as well: the long runs of cargo test, the kernels of all example
-networks, the server without tools, the kit for cards, the measuring scripts, a part of the papers' figures, ONNX's own
-tests, and the fuzzers.
+networks, the server without tools, the kit for cards, networks under each policy, lengths on cards, the page in a
+browser, the measuring scripts, a part of the papers' figures, ONNX's own tests, and the fuzzers.
 
 With CI set in the environment nothing may be left out: a piece that cannot be fetched is then a failure.
 """
@@ -30,6 +30,8 @@ PYTEST_RESULT = re.compile(r"^=+ (.*\b(?:passed|failed|error|skipped|no tests ra
 PYTEST_SKIP = re.compile(r"^SKIPPED \[\d+\] [^ ]+: (.*)$")
 #: Tests that run at once: more than cores, because many wait for servers, clients, devices or the clock.
 AT_ONCE = min(2 * len(os.sched_getaffinity(0)), 4)
+#: What tests by night alone need.
+PIECES_OF_NIGHTLY = {"chromium", "umoci"}
 #: Inputs that each fuzzer tries.
 FUZZED = 20_000
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -130,7 +132,7 @@ def python(environment, given):
         left_out.append("tests/python/nightly (make nightly)")
     if not built(environment):
         return Outcome("python clients", False, "the server did not build", left_out)
-    for name in sorted(fetch.OPTIONAL):
+    for name in sorted(fetch.OPTIONAL if given.nightly else fetch.OPTIONAL - PIECES_OF_NIGHTLY):
         # Fetched here to show its progress; tests that need it report if it is not available.
         fetched(name, [])
     openvino = fetched("openvino", left_out)
