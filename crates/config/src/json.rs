@@ -78,7 +78,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::{
         ConfigErrorKind::{Syntax, TooDeep, TooLarge, Unknown, Value},
-        tests::refusals::Refusals,
+        tests::refusals::{Refusals, part},
     };
 
     #[test]
@@ -108,24 +108,20 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn refusals(all: &mut Refusals) {
-        all.part(
-            "the JSON of a load",
-            parse,
-            &[
-                (Syntax, "1:2", "not json"),
-                (Syntax, "1:4", "{} {}"),
-                (Syntax, "1:2", "{name: m}"),
-                (Syntax, "1:2", "{'name': \"m\"}"),
-                (Syntax, "1:14", "{\"name\": \"m\",}"),
-                (Syntax, "1:2", "name: m"),
-                (Syntax, "1:15", "{\"name\": \"m\"} # m"),
-                (Unknown, "2:2 max_batchsize", "{\n \"max_batchsize\": 2}"),
-                (Unknown, "2:1 input[0].nam", "{\"input\": [{\n\"nam\": \"x\"}]}"),
-                (Unknown, "2:1 parameters[a].text", "{\"parameters\": {\"a\": {\n\"text\": \"x\"}}}"),
-                (Value, "2:1 input[0].name", "{\"input\": [{\n\"name\": 5}]}"),
-                (Value, "2:1 name", "{\"name\": \"m\",\n\"name\": \"n\"}"),
-            ],
-        );
+        part(all, "the JSON of a load", parse).refuses(&[
+            (Syntax, "1:2", "not json"),
+            (Syntax, "1:4", "{} {}"),
+            (Syntax, "1:2", "{name: m}"),
+            (Syntax, "1:2", "{'name': \"m\"}"),
+            (Syntax, "1:14", "{\"name\": \"m\",}"),
+            (Syntax, "1:2", "name: m"),
+            (Syntax, "1:15", "{\"name\": \"m\"} # m"),
+            (Unknown, "2:2 max_batchsize", "{\n \"max_batchsize\": 2}"),
+            (Unknown, "2:1 input[0].nam", "{\"input\": [{\n\"nam\": \"x\"}]}"),
+            (Unknown, "2:1 parameters[a].text", "{\"parameters\": {\"a\": {\n\"text\": \"x\"}}}"),
+            (Value, "2:1 input[0].name", "{\"input\": [{\n\"name\": 5}]}"),
+            (Value, "2:1 name", "{\"name\": \"m\",\n\"name\": \"n\"}"),
+        ]);
         all.title("the JSON of a load: bounds");
         let nested = |depth: usize| parse(&format!("{}{}", "[".repeat(depth), "]".repeat(depth)));
         all.add(Value, "", "lists within as many lists as may be", nested(bounds::MAX_DEPTH));

@@ -115,7 +115,10 @@ fn start(line: &str) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::{ConfigErrorKind::Value, tests::refusals::Refusals};
+    use crate::{
+        ConfigErrorKind::Value,
+        tests::refusals::{Refusals, part},
+    };
 
     fn table(lines: &str) -> Result<CostTable, SettingError> {
         parse(&format!("{HEADER}\n{lines}"), 2)
@@ -147,30 +150,27 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn refusals(all: &mut Refusals) {
-        all.part(
-            "latencies of two stages",
-            table,
-            &[
-                (Value, "", ""),
-                (Value, "", "0,1,5"),
-                (Value, "", "0,1,0,5,6"),
-                (Value, "", "0,1,0,1\n2,1,0,5"),
-                (Value, "", "0,0,0,5"),
-                (Value, "", "0,1,-1,5"),
-                (Value, "", "0,1,0,0"),
-                (Value, "", "0,1,0,-1"),
-                (Value, "", "0,1,0,1e12"),
-                (Value, "", "0,1,0,NaN"),
-                (Value, "", "0,1,0,inf"),
-                (Value, "", "0,1,0,"),
-                (Value, "", "0,1,0,5\n0,1,0,6"),
-            ],
-        );
+        part(all, "latencies of two stages", table).refuses(&[
+            (Value, "", ""),
+            (Value, "", "0,1,5"),
+            (Value, "", "0,1,0,5,6"),
+            (Value, "", "0,1,0,1\n2,1,0,5"),
+            (Value, "", "0,0,0,5"),
+            (Value, "", "0,1,-1,5"),
+            (Value, "", "0,1,0,0"),
+            (Value, "", "0,1,0,-1"),
+            (Value, "", "0,1,0,1e12"),
+            (Value, "", "0,1,0,NaN"),
+            (Value, "", "0,1,0,inf"),
+            (Value, "", "0,1,0,"),
+            (Value, "", "0,1,0,5\n0,1,0,6"),
+        ]);
         all.add(Value, "", "a line of 1 MB", table(&"9".repeat(1 << 20)));
         let latency = Latency { stage: Whole(2), rows: Whole(1), length: None, latency_us: crate::knobs::Real(5.0) };
         all.add(Value, "", "a latency of a third stage", super::table(&[latency], 2));
         let of_text = LatencySettings::try_from(WrittenLatencies::Text(format!("{HEADER}\n0,0,0,5")));
         all.add(Value, "", "a parameter with a latency of no rows", of_text);
-        all.part("latencies without a header", |text| parse(text, 1), &[(Value, "", "0,1,0,5\n"), (Value, "", "\n")]);
+        part(all, "latencies without a header", |text| parse(text, 1))
+            .refuses(&[(Value, "", "0,1,0,5\n"), (Value, "", "\n")]);
     }
 }

@@ -106,7 +106,7 @@ pub(crate) mod tests {
         ConfigError,
         ConfigErrorKind::{Unknown, Value},
         parameters::tests::{folded, parameter},
-        tests::refusals::Refusals,
+        tests::refusals::{Refusals, part},
     };
 
     fn with(parameters: &[(&str, &str)], symbols: &[&str]) -> Result<PreparedLengths, ConfigError> {
@@ -155,18 +155,14 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn refusals(all: &mut Refusals) {
-        all.part(
-            "lengths",
-            parameter,
-            &[
-                (Value, "parameters[lengths.tokens]", "lengths.tokens: 16,16"),
-                (Value, "parameters[lengths.tokens]", "lengths.tokens: 32,16"),
-                (Value, "parameters[lengths.tokens]", "lengths.tokens: 0,16"),
-                (Value, "parameters[lengths.tokens]", "lengths.tokens: 16,"),
-                (Value, "parameters[lengths.tokens]", "lengths.tokens: -4"),
-                (Value, "parameters[lengths.tokens]", "lengths.tokens: many"),
-            ],
-        );
+        part(all, "lengths", parameter).refuses(&[
+            (Value, "parameters[lengths.tokens]", "lengths.tokens: 16,16"),
+            (Value, "parameters[lengths.tokens]", "lengths.tokens: 32,16"),
+            (Value, "parameters[lengths.tokens]", "lengths.tokens: 0,16"),
+            (Value, "parameters[lengths.tokens]", "lengths.tokens: 16,"),
+            (Value, "parameters[lengths.tokens]", "lengths.tokens: -4"),
+            (Value, "parameters[lengths.tokens]", "lengths.tokens: many"),
+        ]);
         let past = folded(&[("lengths.past", "8, 24")]).expect("they ascend").own.instance.lengths;
         all.add(
             Unknown,

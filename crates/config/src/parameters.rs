@@ -281,7 +281,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::{
         ConfigErrorKind::{Syntax, TooLarge, Unknown, Value},
-        tests::refusals::Refusals,
+        tests::refusals::{Refusals, part},
     };
 
     /// The settings of a configuration of parameters alone, or the refusal of one of them.
@@ -386,42 +386,34 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn refusals(all: &mut Refusals) {
-        all.part(
-            "parameters",
-            parameter,
-            &[
-                (Unknown, "parameters[batching.queueing.bucket_width]", "batching.queueing.bucket_width: 4"),
-                (Unknown, "parameters[instance.precisio]", "instance.precisio: bf16"),
-                (Unknown, "parameters[stagess]", "stagess: 2"),
-                (Value, "parameters[unfold.0.over.word]", "unfold.0.over.word: source"),
-                (Value, "parameters[exits]", "exits: 1"),
-                (Value, "parameters[cells]", "cells: 1"),
-                (Value, "parameters[unfold]", "unfold: 1"),
-                (Value, "parameters[cells.step]", "cells.step: 1"),
-            ],
-        );
-        all.part(
-            "the parameter 'paternoster'",
-            |text| folded(&[(STRUCTURED, text)]),
-            &[
-                (
-                    Unknown,
-                    "parameters[paternoster]:2:25: cells.c.batch_size",
-                    "cells:\n  c: { program: c.onnx, batch_size: 4 }",
-                ),
-                (
-                    Unknown,
-                    "parameters[paternoster]:2:42: unfold[0].chain.step",
-                    "unfold:\n- chain: { cell: c, emit: { y: all(h) }, step: 4 }",
-                ),
-                (Value, "parameters[paternoster]:1:10: cells.c", "cells: { c: {} }"),
-                (Syntax, "parameters[paternoster]:1:8", "cells: {"),
-                (Value, "parameters[paternoster]:2:1", "engine: openvino\nengine: openvino"),
-                (Value, "parameters[paternoster]:1:1", "- a"),
-                (Unknown, "parameters[paternoster]:1:1", "unfolds: []"),
-                (Value, "parameters[paternoster]:2:13", "\ninstance: { count: 4 }"),
-            ],
-        );
+        part(all, "parameters", parameter).refuses(&[
+            (Unknown, "parameters[batching.queueing.bucket_width]", "batching.queueing.bucket_width: 4"),
+            (Unknown, "parameters[instance.precisio]", "instance.precisio: bf16"),
+            (Unknown, "parameters[stagess]", "stagess: 2"),
+            (Value, "parameters[unfold.0.over.word]", "unfold.0.over.word: source"),
+            (Value, "parameters[exits]", "exits: 1"),
+            (Value, "parameters[cells]", "cells: 1"),
+            (Value, "parameters[unfold]", "unfold: 1"),
+            (Value, "parameters[cells.step]", "cells.step: 1"),
+        ]);
+        part(all, "the parameter 'paternoster'", |text| folded(&[(STRUCTURED, text)])).refuses(&[
+            (
+                Unknown,
+                "parameters[paternoster]:2:25: cells.c.batch_size",
+                "cells:\n  c: { program: c.onnx, batch_size: 4 }",
+            ),
+            (
+                Unknown,
+                "parameters[paternoster]:2:42: unfold[0].chain.step",
+                "unfold:\n- chain: { cell: c, emit: { y: all(h) }, step: 4 }",
+            ),
+            (Value, "parameters[paternoster]:1:10: cells.c", "cells: { c: {} }"),
+            (Syntax, "parameters[paternoster]:1:8", "cells: {"),
+            (Value, "parameters[paternoster]:2:1", "engine: openvino\nengine: openvino"),
+            (Value, "parameters[paternoster]:1:1", "- a"),
+            (Unknown, "parameters[paternoster]:1:1", "unfolds: []"),
+            (Value, "parameters[paternoster]:2:13", "\ninstance: { count: 4 }"),
+        ]);
         let long = "x".repeat(bounds::MAX_YAML_BYTES);
         all.add(
             TooLarge,

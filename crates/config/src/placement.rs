@@ -64,7 +64,7 @@ pub(crate) mod tests {
     use crate::{
         ConfigErrorKind::Value,
         parameters::tests::{folded, parameter},
-        tests::refusals::Refusals,
+        tests::refusals::{Refusals, part},
     };
 
     fn read(backend: &str, parameters: &[(&str, &str)]) -> Result<(OnnxEngine, Precision), ConfigError> {
@@ -101,19 +101,15 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn refusals(all: &mut Refusals) {
-        all.part(
-            "engines and precisions",
-            parameter,
-            &[
-                (Value, "parameters[engine]", "engine: tensorrt"),
-                (Value, "parameters[instance.precision]", "instance.precision: FP16"),
-                (
-                    Value,
-                    "parameters[paternoster]:1:38: cells.step.precision",
-                    "paternoster: cells: { step: { program: step.onnx, precision: half } }",
-                ),
-            ],
-        );
+        part(all, "engines and precisions", parameter).refuses(&[
+            (Value, "parameters[engine]", "engine: tensorrt"),
+            (Value, "parameters[instance.precision]", "instance.precision: FP16"),
+            (
+                Value,
+                "parameters[paternoster]:1:38: cells.step.precision",
+                "paternoster: cells: { step: { program: step.onnx, precision: half } }",
+            ),
+        ]);
         all.add(
             Value,
             "parameters[engine]",

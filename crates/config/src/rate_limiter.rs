@@ -62,7 +62,7 @@ pub(crate) mod tests {
     use crate::{
         ConfigErrorKind::{Unknown, Value},
         pbtxt,
-        tests::refusals::Refusals,
+        tests::refusals::{Refusals, part},
         yaml,
     };
 
@@ -117,32 +117,25 @@ pub(crate) mod tests {
 
     pub(crate) fn refusals(all: &mut Refusals) {
         let group = |limits: &str| of_pbtxt(&format!("instance_group {{ rate_limiter {{ {limits} }} }}"));
-        all.part(
-            "rate limiter of config.pbtxt",
-            group,
-            &[
-                (Value, "1:33 instance_group[0].rate_limiter.resources[0].name", "resources { count: 1 }"),
-                (
-                    Value,
-                    "1:78 instance_group[0].rate_limiter.resources[1].name",
-                    "resources { name: \"R\" count: 1 } resources { name: \"R\" count: 2 }",
-                ),
-                (
-                    Value,
-                    "2:55 instance_group[1].rate_limiter.resources[0].global",
-                    "resources { name: \"R\" count: 1 } } }\n\
+        part(all, "rate limiter of config.pbtxt", group).refuses(&[
+            (Value, "1:33 instance_group[0].rate_limiter.resources[0].name", "resources { count: 1 }"),
+            (
+                Value,
+                "1:78 instance_group[0].rate_limiter.resources[1].name",
+                "resources { name: \"R\" count: 1 } resources { name: \"R\" count: 2 }",
+            ),
+            (
+                Value,
+                "2:55 instance_group[1].rate_limiter.resources[0].global",
+                "resources { name: \"R\" count: 1 } } }\n\
                  instance_group { rate_limiter { resources { name: \"R\" global: true count: 1 }",
-                ),
-            ],
-        );
-        all.part(
-            "rate limiter of model.yaml",
-            |limits| of_yaml(&format!("instance: {{ rate_limiter: {limits} }}")),
-            &[
+            ),
+        ]);
+        part(all, "rate limiter of model.yaml", |limits| of_yaml(&format!("instance: {{ rate_limiter: {limits} }}")))
+            .refuses(&[
                 (Value, "1:43 instance.rate_limiter.resources[0].name", "{ resources: [{ name: '', count: 1 }] }"),
                 (Unknown, "1:29 instance.rate_limiter.units", "{ units: [] }"),
                 (Value, "1:41 instance.rate_limiter.resources[0]", "{ resources: [{ name: R }] }"),
-            ],
-        );
+            ]);
     }
 }

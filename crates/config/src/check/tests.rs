@@ -5,7 +5,7 @@ use super::*;
 use crate::{
     ConfigErrorKind::{Unknown, Value},
     pbtxt,
-    tests::refusals::Refusals,
+    tests::refusals::{Refusals, part},
     values::stays_inside,
 };
 
@@ -232,129 +232,97 @@ pub(crate) fn refusals(all: &mut Refusals) {
         let (config, origin) = read(text);
         supported(&config.config, "m", &origin)
     };
-    all.part(
-        "not supported",
-        unsupported,
-        &[
-            (Value, "2:2 backend", "\n backend: \"python\""),
-            (Value, "1:1 backend", "backend: \"tensorrt\""),
-            (Value, "1:1 platform", "platform: \"tensorrt_plan\""),
-            (Value, "1:1 batch_input", "batch_input { kind: BATCH_ELEMENT_COUNT }"),
-            (Value, "1:1 batch_output", "batch_output { target_name: \"y\" }"),
-            (Value, "1:19 input[0].allow_ragged_batch", "input { name: \"x\" allow_ragged_batch: true }"),
-            (Value, "1:19 input[0].is_shape_tensor", "input { name: \"x\" is_shape_tensor: true }"),
-            (Value, "1:10 output[0].is_shape_tensor", "output { is_shape_tensor: true }"),
-            (Value, "1:21 sequence_batching.iterative_sequence", "sequence_batching { iterative_sequence: true }"),
-            (Value, "1:27 model_repository_agents.agents", "model_repository_agents { agents { name: \"a\" } }"),
-            (Value, "1:1 name", "name: \"other\""),
-            (Value, "1:18 version_policy.latest.num_versions", "version_policy { latest { } }"),
-            (Value, "1:18 instance_group[0].count", "instance_group { count: -1 }"),
-            (Value, "1:18 instance_group[0].profile", "instance_group { profile: \"1\" }"),
-            (Value, "1:33 instance_group[0].gpus", "instance_group { kind: KIND_CPU gpus: [ 0 ] }"),
-            (Value, "1:23 response_cache", "sequence_batching { } response_cache { enable: true }"),
-            (
-                Value,
-                "1:1 response_cache",
-                "response_cache { enable: true } model_transaction_policy { decoupled: true }",
-            ),
-            (Value, "1:10 output[0].label_filename", "output { label_filename: \"../../secret\" }"),
-            (Value, "1:1 default_model_filename", "default_model_filename: \"../2/model.onnx\""),
-            (Value, "1:1 default_model_filename", "default_model_filename: \"sub/model.onnx\""),
-            (
-                Value,
-                "1:17 model_metrics.metric_control[0]",
-                "model_metrics { metric_control { histogram_options { buckets: [ 1 ] } } }",
-            ),
-            (
-                Value,
-                "1:17 model_metrics.metric_control[0]",
-                "model_metrics { metric_control { metric_identifier { } histogram_options { buckets: [ 1 ] } } }",
-            ),
-            (
-                Value,
-                "1:17 model_metrics.metric_control[0]",
-                &format!("model_metrics {{ metric_control {{ {FAMILY} }} }}"),
-            ),
-            (
-                Value,
-                "1:17 model_metrics.metric_control[0]",
-                &format!("model_metrics {{ metric_control {{ {FAMILY} histogram_options {{ }} }} }}"),
-            ),
-        ],
-    );
-    all.part(
-        "inputs",
-        |inputs| consistently(&format!("{inputs}\n{OUTPUT}")),
-        &[
-            (Value, "input", ""),
-            (Value, "1:40 input[0].dims", "input { name: \"x\" data_type: TYPE_FP32 dims: [ 4, 0 ] }"),
-            (Value, "1:40 input[0].dims", "input { name: \"x\" data_type: TYPE_FP32 dims: [ -2 ] }"),
-            (Value, "1:1 input[0].dims", "input { name: \"x\" data_type: TYPE_FP32 }"),
-            (Value, "1:1 input[0].data_type", "input { name: \"x\" dims: 1 }"),
-            (Value, "1:1 input[0].name", "input { data_type: TYPE_FP32 dims: 1 }"),
-            (Value, "2:9 input[1].name", &format!("{INPUT}{INPUT}")),
-            (Value, "1:48 input[0].reshape", "input { name: \"x\" data_type: TYPE_FP32 dims: 1 reshape { } }"),
-        ],
-    );
-    all.part(
-        "reshapes",
-        reshaped,
-        &[
-            (Value, "2:53 input[0].reshape", "[ 4 ] to [ 3 ]"),
-            (Value, "2:53 input[0].reshape", "[ 2 ] to [ ]"),
-            (Value, "2:57 input[0].reshape", "[ -1, 4 ] to [ 4 ]"),
-            (Value, "2:57 input[0].reshape", "[ -1, 4 ] to [ 4, -1 ]"),
-            (Value, "2:54 input[0].reshape", "[ -1 ] to [ -1, -1 ]"),
-            (Value, "2:53 input[0].reshape", "[ 4 ] to [ 0 ]"),
-        ],
-    );
+    part(all, "not supported", unsupported).refuses(&[
+        (Value, "2:2 backend", "\n backend: \"python\""),
+        (Value, "1:1 backend", "backend: \"tensorrt\""),
+        (Value, "1:1 platform", "platform: \"tensorrt_plan\""),
+        (Value, "1:1 batch_input", "batch_input { kind: BATCH_ELEMENT_COUNT }"),
+        (Value, "1:1 batch_output", "batch_output { target_name: \"y\" }"),
+        (Value, "1:19 input[0].allow_ragged_batch", "input { name: \"x\" allow_ragged_batch: true }"),
+        (Value, "1:19 input[0].is_shape_tensor", "input { name: \"x\" is_shape_tensor: true }"),
+        (Value, "1:10 output[0].is_shape_tensor", "output { is_shape_tensor: true }"),
+        (Value, "1:21 sequence_batching.iterative_sequence", "sequence_batching { iterative_sequence: true }"),
+        (Value, "1:27 model_repository_agents.agents", "model_repository_agents { agents { name: \"a\" } }"),
+        (Value, "1:1 name", "name: \"other\""),
+        (Value, "1:18 version_policy.latest.num_versions", "version_policy { latest { } }"),
+        (Value, "1:18 instance_group[0].count", "instance_group { count: -1 }"),
+        (Value, "1:18 instance_group[0].profile", "instance_group { profile: \"1\" }"),
+        (Value, "1:33 instance_group[0].gpus", "instance_group { kind: KIND_CPU gpus: [ 0 ] }"),
+        (Value, "1:23 response_cache", "sequence_batching { } response_cache { enable: true }"),
+        (Value, "1:1 response_cache", "response_cache { enable: true } model_transaction_policy { decoupled: true }"),
+        (Value, "1:10 output[0].label_filename", "output { label_filename: \"../../secret\" }"),
+        (Value, "1:1 default_model_filename", "default_model_filename: \"../2/model.onnx\""),
+        (Value, "1:1 default_model_filename", "default_model_filename: \"sub/model.onnx\""),
+        (
+            Value,
+            "1:17 model_metrics.metric_control[0]",
+            "model_metrics { metric_control { histogram_options { buckets: [ 1 ] } } }",
+        ),
+        (
+            Value,
+            "1:17 model_metrics.metric_control[0]",
+            "model_metrics { metric_control { metric_identifier { } histogram_options { buckets: [ 1 ] } } }",
+        ),
+        (Value, "1:17 model_metrics.metric_control[0]", &format!("model_metrics {{ metric_control {{ {FAMILY} }} }}")),
+        (
+            Value,
+            "1:17 model_metrics.metric_control[0]",
+            &format!("model_metrics {{ metric_control {{ {FAMILY} histogram_options {{ }} }} }}"),
+        ),
+    ]);
+    part(all, "inputs", |inputs| consistently(&format!("{inputs}\n{OUTPUT}"))).refuses(&[
+        (Value, "input", ""),
+        (Value, "1:40 input[0].dims", "input { name: \"x\" data_type: TYPE_FP32 dims: [ 4, 0 ] }"),
+        (Value, "1:40 input[0].dims", "input { name: \"x\" data_type: TYPE_FP32 dims: [ -2 ] }"),
+        (Value, "1:1 input[0].dims", "input { name: \"x\" data_type: TYPE_FP32 }"),
+        (Value, "1:1 input[0].data_type", "input { name: \"x\" dims: 1 }"),
+        (Value, "1:1 input[0].name", "input { data_type: TYPE_FP32 dims: 1 }"),
+        (Value, "2:9 input[1].name", &format!("{INPUT}{INPUT}")),
+        (Value, "1:48 input[0].reshape", "input { name: \"x\" data_type: TYPE_FP32 dims: 1 reshape { } }"),
+    ]);
+    part(all, "reshapes", reshaped).refuses(&[
+        (Value, "2:53 input[0].reshape", "[ 4 ] to [ 3 ]"),
+        (Value, "2:53 input[0].reshape", "[ 2 ] to [ ]"),
+        (Value, "2:57 input[0].reshape", "[ -1, 4 ] to [ 4 ]"),
+        (Value, "2:57 input[0].reshape", "[ -1, 4 ] to [ 4, -1 ]"),
+        (Value, "2:54 input[0].reshape", "[ -1 ] to [ -1, -1 ]"),
+        (Value, "2:53 input[0].reshape", "[ 4 ] to [ 0 ]"),
+    ]);
     let with = |text: &str| consistently(&format!("{INPUT}{OUTPUT}{text}"));
-    all.part(
-        "numbers of batching",
-        with,
-        &[
-            (Value, "3:1 max_batch_size", "max_batch_size: -1"),
-            (Value, "3:20 dynamic_batching.preferred_batch_size", "dynamic_batching { preferred_batch_size: 1 }"),
-        ],
-    );
+    part(all, "numbers of batching", with).refuses(&[
+        (Value, "3:1 max_batch_size", "max_batch_size: -1"),
+        (Value, "3:20 dynamic_batching.preferred_batch_size", "dynamic_batching { preferred_batch_size: 1 }"),
+    ]);
     let with = |text: &str| consistently(&format!("{INPUT}{OUTPUT}max_batch_size: 4\ndynamic_batching {{ {text} }}"));
-    all.part(
-        "numbers of dynamic_batching, of batches of four",
-        with,
-        &[
-            (Value, "4:20 dynamic_batching.preferred_batch_size", "preferred_batch_size: [ 4, 8 ]"),
-            (Value, "4:20 dynamic_batching.preferred_batch_size", "preferred_batch_size: [ 0 ]"),
-            (Value, "4:1 dynamic_batching.default_priority_level", "priority_levels: 2"),
-            (Value, "4:39 dynamic_batching.default_priority_level", "priority_levels: 2 default_priority_level: 3"),
-            (Value, "4:20 dynamic_batching.default_priority_level", "default_priority_level: 1"),
-            (
-                Value,
-                "4:87 dynamic_batching.priority_queue_policy[2]",
-                "priority_levels: 1 default_priority_level: 1 priority_queue_policy { key: 2 value { } }",
-            ),
-        ],
-    );
+    part(all, "numbers of dynamic_batching, of batches of four", with).refuses(&[
+        (Value, "4:20 dynamic_batching.preferred_batch_size", "preferred_batch_size: [ 4, 8 ]"),
+        (Value, "4:20 dynamic_batching.preferred_batch_size", "preferred_batch_size: [ 0 ]"),
+        (Value, "4:1 dynamic_batching.default_priority_level", "priority_levels: 2"),
+        (Value, "4:39 dynamic_batching.default_priority_level", "priority_levels: 2 default_priority_level: 3"),
+        (Value, "4:20 dynamic_batching.default_priority_level", "default_priority_level: 1"),
+        (
+            Value,
+            "4:87 dynamic_batching.priority_queue_policy[2]",
+            "priority_levels: 1 default_priority_level: 1 priority_queue_policy { key: 2 value { } }",
+        ),
+    ]);
     let with = |given: &str| {
         let (key, value) = given.split_once(": ").expect("a key and a value");
         consistently(&format!("{INPUT}{OUTPUT}parameters {{ key: \"{key}\" value {{ string_value: \"{value}\" }} }}"))
     };
-    all.part(
-        "parameters of a model without batches",
-        with,
-        &[
-            (Unknown, "3:12 parameters[batching.bucketwidth]", "batching.bucketwidth: 1"),
-            (Value, "3:12 parameters[batching.bucket_width]", "batching.bucket_width: wide"),
-            (Value, "3:12 parameters[batching.policy]", "batching.policy: cellular"),
-            (Value, "3:12 parameters[batching.policy]", "batching.policy: lazy"),
-            (Value, "3:12 parameters[batching.latency_objective_ms]", "batching.latency_objective_ms: 0"),
-            (Unknown, "3:12 parameters[batching.lazy.max_dept]", "batching.lazy.max_dept: 1"),
-            (Value, "3:12 parameters[batching.adaptive.headroom]", "batching.adaptive.headroom: much"),
-            (Value, "3:12 parameters[stages]", "stages: 2"),
-            (Value, "3:12 parameters[batching.latencies]", "batching.latencies: ../latencies.csv"),
-            (Value, "3:12 parameters[batching.latencies]", "batching.latencies: /etc/passwd"),
-            (Value, "3:12 parameters[pad.z]", "pad.z: n"),
-        ],
-    );
+    part(all, "parameters of a model without batches", with).refuses(&[
+        (Unknown, "3:12 parameters[batching.bucketwidth]", "batching.bucketwidth: 1"),
+        (Value, "3:12 parameters[batching.bucket_width]", "batching.bucket_width: wide"),
+        (Value, "3:12 parameters[batching.policy]", "batching.policy: cellular"),
+        (Value, "3:12 parameters[batching.policy]", "batching.policy: lazy"),
+        (Value, "3:12 parameters[batching.latency_objective_ms]", "batching.latency_objective_ms: 0"),
+        (Unknown, "3:12 parameters[batching.lazy.max_dept]", "batching.lazy.max_dept: 1"),
+        (Value, "3:12 parameters[batching.adaptive.headroom]", "batching.adaptive.headroom: much"),
+        (Value, "3:12 parameters[stages]", "stages: 2"),
+        (Value, "3:12 parameters[batching.latencies]", "batching.latencies: ../latencies.csv"),
+        (Value, "3:12 parameters[batching.latencies]", "batching.latencies: /etc/passwd"),
+        (Value, "3:12 parameters[pad.z]", "pad.z: n"),
+    ]);
     all.title("pads");
     let both = [("pad.x", "n"), ("axes.x", "n")];
     let other = [("pad.x", "n"), ("axes.x", "m")];
@@ -392,58 +360,44 @@ pub(crate) fn refusals(all: &mut Refusals) {
     let sample = |inputs: &str| {
         consistently(&format!("max_batch_size: 2\n{INPUT}{OUTPUT}model_warmup {{ name: \"s\" {inputs} }}"))
     };
-    all.part(
-        "samples",
-        sample,
-        &[
-            (Value, "4:1 model_warmup[0]", ""),
-            (Value, "4:26 model_warmup[0].batch_size", "batch_size: 3"),
-            (Value, "4:33 model_warmup[0].inputs[x]", "inputs { key: \"x\" value { data_type: TYPE_INT8 dims: 4 } }"),
-            (Value, "4:33 model_warmup[0].inputs[x]", "inputs { key: \"x\" value { data_type: TYPE_FP32 dims: 5 } }"),
-            (
-                Value,
-                "4:33 model_warmup[0].inputs[x]",
-                "inputs { key: \"x\" value { data_type: TYPE_FP32 dims: 4 input_data_file: \"../../x\" } }",
-            ),
-            (Value, "4:33 model_warmup[0].inputs[z]", "inputs { key: \"z\" value { } }"),
-            (Value, "4:33 model_warmup[0].inputs[x]", "inputs { key: \"x\" value { data_type: TYPE_FP32 dims: -1 } }"),
-            (Value, "4:33 model_warmup[0].inputs[x]", "inputs { key: \"x\" value { data_type: TYPE_FP32 dims: 4 } }"),
-        ],
-    );
-    all.part(
-        "samples: runs",
-        |text| consistently(&format!("max_batch_size: 2\n{INPUT}{OUTPUT}{text}")),
-        &[
-            (Value, "5:40 model_warmup[1].count", &format!("{}{}", runs(9_999), runs(2))),
-            (Value, "4:40 model_warmup[0].count", &runs(u32::MAX)),
-        ],
-    );
-    all.part(
-        "samples of a sequence's START",
-        |start| consistently(&sample_of_start(start)),
-        &[
-            (
-                Value,
-                "5:122 model_warmup[0].inputs[START]",
-                "key: \"START\" value { data_type: TYPE_INT32 dims: 1 zero_data: true }",
-            ),
-            (
-                Value,
-                "5:122 model_warmup[0].inputs[START]",
-                "key: \"START\" value { data_type: TYPE_FP32 dims: -1 zero_data: true }",
-            ),
-            (
-                Value,
-                "5:122 model_warmup[0].inputs[END]",
-                "key: \"END\" value { data_type: TYPE_FP32 dims: 1 zero_data: true }",
-            ),
-        ],
-    );
+    part(all, "samples", sample).refuses(&[
+        (Value, "4:1 model_warmup[0]", ""),
+        (Value, "4:26 model_warmup[0].batch_size", "batch_size: 3"),
+        (Value, "4:33 model_warmup[0].inputs[x]", "inputs { key: \"x\" value { data_type: TYPE_INT8 dims: 4 } }"),
+        (Value, "4:33 model_warmup[0].inputs[x]", "inputs { key: \"x\" value { data_type: TYPE_FP32 dims: 5 } }"),
+        (
+            Value,
+            "4:33 model_warmup[0].inputs[x]",
+            "inputs { key: \"x\" value { data_type: TYPE_FP32 dims: 4 input_data_file: \"../../x\" } }",
+        ),
+        (Value, "4:33 model_warmup[0].inputs[z]", "inputs { key: \"z\" value { } }"),
+        (Value, "4:33 model_warmup[0].inputs[x]", "inputs { key: \"x\" value { data_type: TYPE_FP32 dims: -1 } }"),
+        (Value, "4:33 model_warmup[0].inputs[x]", "inputs { key: \"x\" value { data_type: TYPE_FP32 dims: 4 } }"),
+    ]);
+    part(all, "samples: runs", |text| consistently(&format!("max_batch_size: 2\n{INPUT}{OUTPUT}{text}"))).refuses(&[
+        (Value, "5:40 model_warmup[1].count", &format!("{}{}", runs(9_999), runs(2))),
+        (Value, "4:40 model_warmup[0].count", &runs(u32::MAX)),
+    ]);
+    part(all, "samples of a sequence's START", |start| consistently(&sample_of_start(start))).refuses(&[
+        (
+            Value,
+            "5:122 model_warmup[0].inputs[START]",
+            "key: \"START\" value { data_type: TYPE_INT32 dims: 1 zero_data: true }",
+        ),
+        (
+            Value,
+            "5:122 model_warmup[0].inputs[START]",
+            "key: \"START\" value { data_type: TYPE_FP32 dims: -1 zero_data: true }",
+        ),
+        (
+            Value,
+            "5:122 model_warmup[0].inputs[END]",
+            "key: \"END\" value { data_type: TYPE_FP32 dims: 1 zero_data: true }",
+        ),
+    ]);
     let delay = "timeout_action: DELAY default_timeout_microseconds: 5";
-    all.part(
-        "ordered queues",
-        |more| consistently(&format!("max_batch_size: 2\n{INPUT}{OUTPUT}{}", ordered(more))),
-        &[
+    part(all, "ordered queues", |more| consistently(&format!("max_batch_size: 2\n{INPUT}{OUTPUT}{}", ordered(more))))
+        .refuses(&[
             (Value, "4:44 dynamic_batching.priority_levels", "priority_levels: 2 default_priority_level: 1"),
             (
                 Value,
@@ -455,63 +409,42 @@ pub(crate) fn refusals(all: &mut Refusals) {
                 "4:111 dynamic_batching.priority_queue_policy[1].timeout_action",
                 &format!("{ONE_LEVEL} priority_queue_policy {{ key: 1 value {{ {delay} }} }}"),
             ),
-        ],
-    );
-    all.part(
-        "sequences with a START",
-        |strategy| consistently(&with_start(strategy, "")),
-        &[
-            (
-                Value,
-                "4:147 sequence_batching.control_input[1].control",
-                "control_input { name: \"S\" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }",
-            ),
-            (
-                Value,
-                "4:57 sequence_batching.oldest.preferred_batch_size",
-                "oldest { max_candidate_sequences: 4 preferred_batch_size: [ 1, 3 ] }",
-            ),
-            (
-                Value,
-                "4:30 sequence_batching.direct.minimum_slot_utilization",
-                "direct { minimum_slot_utilization: 1.5 }",
-            ),
-        ],
-    );
-    all.part(
-        "dims of an input without a shape in the graph",
-        of_unknown_shape,
-        &[
-            (Value, "1:40 input[0].dims", "[ 2 ]"),
-            (Value, "1:40 input[0].dims", "[ -1 ]"),
-            (Value, "1:40 input[0].dims", "[ 1, 2 ]"),
-        ],
-    );
-    all.part(
-        "dims of a scalar",
-        of_scalar,
-        &[
-            (Value, "1:40 input[0].dims", "[ 2 ]"),
-            (Value, "1:40 input[0].dims", "[ -1 ]"),
-            (Value, "1:40 input[0].dims", "[ 1, 1 ]"),
-        ],
-    );
+        ]);
+    part(all, "sequences with a START", |strategy| consistently(&with_start(strategy, ""))).refuses(&[
+        (
+            Value,
+            "4:147 sequence_batching.control_input[1].control",
+            "control_input { name: \"S\" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }",
+        ),
+        (
+            Value,
+            "4:57 sequence_batching.oldest.preferred_batch_size",
+            "oldest { max_candidate_sequences: 4 preferred_batch_size: [ 1, 3 ] }",
+        ),
+        (Value, "4:30 sequence_batching.direct.minimum_slot_utilization", "direct { minimum_slot_utilization: 1.5 }"),
+    ]);
+    part(all, "dims of an input without a shape in the graph", of_unknown_shape).refuses(&[
+        (Value, "1:40 input[0].dims", "[ 2 ]"),
+        (Value, "1:40 input[0].dims", "[ -1 ]"),
+        (Value, "1:40 input[0].dims", "[ 1, 2 ]"),
+    ]);
+    part(all, "dims of a scalar", of_scalar).refuses(&[
+        (Value, "1:40 input[0].dims", "[ 2 ]"),
+        (Value, "1:40 input[0].dims", "[ -1 ]"),
+        (Value, "1:40 input[0].dims", "[ 1, 1 ]"),
+    ]);
     all.title("graphs");
     let batched = graph(vec![PortDim::Unknown, PortDim::Fixed(4)]);
     let batch = format!("max_batch_size: 2\n{INPUT}{OUTPUT}");
     all.add(Value, "1:1 max_batch_size", &batch, against(&batch, &graph(vec![PortDim::Fixed(4)])));
     let changes = [("\"x\"", "\"X\""), ("FP32", "INT8"), ("4 ]", "5 ]"), ("4 ]", "-1 ]")];
     let changed = changes.map(|(from, to)| batch.replacen(from, to, 1));
-    all.part(
-        "graphs: a batch and 4 elements",
-        |text| against(text, &batched),
-        &[
-            (Value, "2:9 input[0].name", &changed[0]),
-            (Value, "2:19 input[0].data_type", &changed[1]),
-            (Value, "2:40 input[0].dims", &changed[2]),
-            (Value, "2:40 input[0].dims", &changed[3]),
-        ],
-    );
+    part(all, "graphs: a batch and 4 elements", |text| against(text, &batched)).refuses(&[
+        (Value, "2:9 input[0].name", &changed[0]),
+        (Value, "2:19 input[0].data_type", &changed[1]),
+        (Value, "2:40 input[0].dims", &changed[2]),
+        (Value, "2:40 input[0].dims", &changed[3]),
+    ]);
     let mut two = batched.clone();
     two.inputs.push(Port { name: "z".to_owned(), ..two.inputs[0].clone() });
     all.add(Value, "2:1 input", "a graph with two inputs", against(&batch, &two));

@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     ConfigErrorKind::{Unknown, Value},
     parameters::tests::parameter,
-    tests::refusals::Refusals,
+    tests::refusals::{Refusals, part},
     values::Keywords,
 };
 
@@ -69,41 +69,33 @@ fn every_key_of_the_schema_says_what_it_means() {
 }
 
 pub(crate) fn refusals(all: &mut Refusals) {
-    all.part(
-        "parameters of knobs",
-        parameter,
-        &[
-            (Value, "parameters[batching.latency_objective_ms]", "batching.latency_objective_ms: 0"),
-            (Value, "parameters[batching.latency_objective_ms]", "batching.latency_objective_ms: -1"),
-            (Value, "parameters[batching.latency_objective_ms]", "batching.latency_objective_ms: NaN"),
-            (Value, "parameters[batching.latency_objective_ms]", "batching.latency_objective_ms: inf"),
-            (Value, "parameters[batching.latency_objective_ms]", "batching.latency_objective_ms: 1e9"),
-            (Value, "parameters[batching.latency_objective_ms]", "batching.latency_objective_ms: "),
-            (Value, "parameters[batching.latency_objective_ms]", "batching.latency_objective_ms: ten"),
-            (Value, "parameters[batching.buffer_pairs]", "batching.buffer_pairs: 0"),
-            (Value, "parameters[batching.adaptive.headroom]", "batching.adaptive.headroom: -0.1"),
-            (Unknown, "parameters[batching.adaptive.mode]", "batching.adaptive.mode: fast"),
-            (Value, "parameters[batching.lazy.reject_late]", "batching.lazy.reject_late: yes"),
-            (Value, "parameters[batching.lazy.predictor]", "batching.lazy.predictor: oracle"),
-            (Value, "parameters[batching.diversity.input.bounds]", "batching.diversity.input.bounds: 64,32"),
-            (Value, "parameters[batching.diversity.input.bounds]", "batching.diversity.input.bounds: 8,8"),
-            (Value, "parameters[batching.diversity.input.bounds]", "batching.diversity.input.bounds: "),
-            (Value, "parameters[batching.diversity.input.bounds]", "batching.diversity.input.bounds: 8,x"),
-            (Value, "parameters[batching.diversity.input.bounds]", "batching.diversity.input.bounds: 8,"),
-            (Value, "parameters[batching.diversity.input.bounds]", "batching.diversity.input.bounds: 0,8"),
-            (Unknown, "parameters[batching.adaptive.headrom]", "batching.adaptive.headrom: 1"),
-            (Unknown, "parameters[batching.weights]", "batching.weights: 2"),
-            (Unknown, "parameters[batching.diversity.load.max_stages]", "batching.diversity.load.max_stages: 1"),
-        ],
-    );
+    part(all, "parameters of knobs", parameter).refuses(&[
+        (Value, "parameters[batching.latency_objective_ms]", "batching.latency_objective_ms: 0"),
+        (Value, "parameters[batching.latency_objective_ms]", "batching.latency_objective_ms: -1"),
+        (Value, "parameters[batching.latency_objective_ms]", "batching.latency_objective_ms: NaN"),
+        (Value, "parameters[batching.latency_objective_ms]", "batching.latency_objective_ms: inf"),
+        (Value, "parameters[batching.latency_objective_ms]", "batching.latency_objective_ms: 1e9"),
+        (Value, "parameters[batching.latency_objective_ms]", "batching.latency_objective_ms: "),
+        (Value, "parameters[batching.latency_objective_ms]", "batching.latency_objective_ms: ten"),
+        (Value, "parameters[batching.buffer_pairs]", "batching.buffer_pairs: 0"),
+        (Value, "parameters[batching.adaptive.headroom]", "batching.adaptive.headroom: -0.1"),
+        (Unknown, "parameters[batching.adaptive.mode]", "batching.adaptive.mode: fast"),
+        (Value, "parameters[batching.lazy.reject_late]", "batching.lazy.reject_late: yes"),
+        (Value, "parameters[batching.lazy.predictor]", "batching.lazy.predictor: oracle"),
+        (Value, "parameters[batching.diversity.input.bounds]", "batching.diversity.input.bounds: 64,32"),
+        (Value, "parameters[batching.diversity.input.bounds]", "batching.diversity.input.bounds: 8,8"),
+        (Value, "parameters[batching.diversity.input.bounds]", "batching.diversity.input.bounds: "),
+        (Value, "parameters[batching.diversity.input.bounds]", "batching.diversity.input.bounds: 8,x"),
+        (Value, "parameters[batching.diversity.input.bounds]", "batching.diversity.input.bounds: 8,"),
+        (Value, "parameters[batching.diversity.input.bounds]", "batching.diversity.input.bounds: 0,8"),
+        (Unknown, "parameters[batching.adaptive.headrom]", "batching.adaptive.headrom: 1"),
+        (Unknown, "parameters[batching.weights]", "batching.weights: 2"),
+        (Unknown, "parameters[batching.diversity.load.max_stages]", "batching.diversity.load.max_stages: 1"),
+    ]);
     let many: Vec<String> = (1..=65).map(|length: u32| length.to_string()).collect();
-    all.part(
-        "parameters of knobs: 65 bounds",
-        parameter,
-        &[(
-            Value,
-            "parameters[batching.diversity.input.bounds]",
-            &format!("batching.diversity.input.bounds: {}", many.join(",")),
-        )],
-    );
+    part(all, "parameters of knobs: 65 bounds", parameter).refuses(&[(
+        Value,
+        "parameters[batching.diversity.input.bounds]",
+        &format!("batching.diversity.input.bounds: {}", many.join(",")),
+    )]);
 }

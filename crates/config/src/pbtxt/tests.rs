@@ -2,7 +2,7 @@ use super::*;
 use crate::{
     ConfigErrorKind::{Syntax, Unknown},
     pb::{self, model_config::SchedulingChoice, model_version_policy::PolicyChoice},
-    tests::refusals::Refusals,
+    tests::refusals::{Refusals, part},
 };
 
 fn read(text: &str) -> pb::ModelConfig {
@@ -94,32 +94,24 @@ fn later_checks_find_the_place_of_every_key() {
 
 pub(crate) fn refusals(all: &mut Refusals) {
     let read = |text: &str| parse("config.pbtxt", text.as_bytes());
-    all.part(
-        "config.pbtxt: keys and values",
-        read,
-        &[
-            (Unknown, "2:3", "name: \"m\"\n  max_batchsize: 4\n"),
-            (Unknown, "3:4", "input [\n { name: \"x\" },\n { nam: \"y\" }\n]"),
-            (Syntax, "2:13", "input [ {\n data_type: FP32 } ]"),
-            // Two colons are inserted before the fault, and a BOM is stripped.
-            (Syntax, "1:42", "\u{feff}input [ { name: \"ö\" } ] output [ { name: 5 } ]"),
-            (Syntax, "1:16", "max_batch_size 4"),
-            (Syntax, "2:1", "max_batch_size:\n"),
-            (Syntax, "1:17", "max_batch_size: 99999999999"),
-            (Syntax, "1:19", "input { dims: [ 1 2 ] }"),
-            (Syntax, "2:7", "name: \"m\"\nname: \"n\""),
-        ],
-    );
-    all.part(
-        "config.pbtxt: brackets and quotes",
-        read,
-        &[
-            (Syntax, "4:2", "input [\n {\n  name: \"x\"\n ]\n}"),
-            (Syntax, "2:9", "name: \"m\"\ninput [ {"),
-            (Syntax, "1:11", "name: \"m\" }"),
-            (Syntax, "1:7", "name: \"m\nbackend: \"x\""),
-            (Syntax, "1:7", "name: @"),
-        ],
-    );
+    part(all, "config.pbtxt: keys and values", read).refuses(&[
+        (Unknown, "2:3", "name: \"m\"\n  max_batchsize: 4\n"),
+        (Unknown, "3:4", "input [\n { name: \"x\" },\n { nam: \"y\" }\n]"),
+        (Syntax, "2:13", "input [ {\n data_type: FP32 } ]"),
+        // Two colons are inserted before the fault, and a BOM is stripped.
+        (Syntax, "1:42", "\u{feff}input [ { name: \"ö\" } ] output [ { name: 5 } ]"),
+        (Syntax, "1:16", "max_batch_size 4"),
+        (Syntax, "2:1", "max_batch_size:\n"),
+        (Syntax, "1:17", "max_batch_size: 99999999999"),
+        (Syntax, "1:19", "input { dims: [ 1 2 ] }"),
+        (Syntax, "2:7", "name: \"m\"\nname: \"n\""),
+    ]);
+    part(all, "config.pbtxt: brackets and quotes", read).refuses(&[
+        (Syntax, "4:2", "input [\n {\n  name: \"x\"\n ]\n}"),
+        (Syntax, "2:9", "name: \"m\"\ninput [ {"),
+        (Syntax, "1:11", "name: \"m\" }"),
+        (Syntax, "1:7", "name: \"m\nbackend: \"x\""),
+        (Syntax, "1:7", "name: @"),
+    ]);
     all.add(Syntax, "1:10", "name: \"ab\\xff\"", parse("config.pbtxt", b"name: \"ab\xff\""));
 }

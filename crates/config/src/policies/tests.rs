@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     ConfigErrorKind::{Unknown, Value},
     CustomPolicies, complete, json, pbtxt, stages,
-    tests::refusals::Refusals,
+    tests::refusals::{Refusals, part},
     yaml,
 };
 
@@ -308,128 +308,104 @@ fn written(before: &[(&str, &str)], given: &str) -> Result<Policy, ConfigError> 
 }
 
 pub(crate) fn refusals(all: &mut Refusals) {
-    all.part(
-        "policies: knobs that contradict each other",
-        |given| written(&[], given),
-        &[
-            (Value, "3:12 parameters[batching.deferred.reject_late]", "deferred; batching.deferred.reject_late: true"),
-            (Value, "3:12 parameters[batching.lazy.reject_late]", "lazy; batching.lazy.reject_late: true"),
-            (
-                Value,
-                "4:12 parameters[batching.adaptive.headroom]",
-                "adaptive; batching.adaptive.mode: paper; batching.adaptive.headroom: 0.1",
-            ),
-            (
-                Value,
-                "4:12 parameters[batching.adaptive.average_ms]",
-                "adaptive; batching.adaptive.mode: paper; batching.adaptive.average_ms: 1",
-            ),
-            (
-                Value,
-                "4:12 parameters[batching.diversity.operator.threshold]",
-                "diversity; batching.diversity.operator.mode: paper; batching.diversity.operator.threshold: 1",
-            ),
-            (
-                Value,
-                "3:12 parameters[batching.diversity.input.bounds]",
-                "diversity; batching.diversity.input.bounds: 8,16",
-            ),
-            (Value, "2:12 parameters[batching.policy]", "diversity; batching.diversity.load: false"),
-            (
-                Value,
-                "4:12 parameters[batching.diversity.load.max_stage]",
-                "diversity; batching.diversity.load: false; batching.diversity.load.max_stage: 0",
-            ),
-            (
-                Value,
-                "4:12 parameters[batching.diversity.load.max_stage]",
-                "diversity; stages: 2; batching.diversity.load.max_stage: 2",
-            ),
-            (Value, "2:12 parameters[batching.lazy.reject_late]", "; batching.lazy.reject_late: true"),
-            (Value, "3:12 parameters[batching.lazy.reject_late]", "auto; batching.lazy.reject_late: true"),
-            (Value, "3:12 parameters[batching.diversity.input]", "auto; batching.diversity.input: true"),
-            (Value, "3:12 parameters[batching.adaptive.headroom]", "auto; batching.adaptive.headroom: 0.1"),
-            (
-                Value,
-                "3:12 parameters[paternoster]:1:13: batching.lazy",
-                "auto; paternoster: batching: { lazy: { max_depth: 2 } }",
-            ),
-        ],
-    );
-    all.part(
-        "policies: with a padded axis",
-        |given| written(&[PAD], given),
-        &[
-            (
-                Value,
-                "5:12 parameters[batching.diversity.load.max_age_ms]",
-                "diversity; batching.diversity.input: true; batching.diversity.load.max_age_ms: 1",
-            ),
-            (
-                Value,
-                "5:12 parameters[batching.diversity.input.groups]",
-                "diversity; batching.diversity.input.bounds: 8,16; batching.diversity.input.groups: 2",
-            ),
-        ],
-    );
-    all.part(
-        "policies: with cells",
-        |given| written(&CELL, given),
-        &[
-            (Value, "4:12 parameters[batching.lazy.max_depth]", "lazy; batching.lazy.max_depth: 2"),
-            (Value, "4:12 parameters[batching.lazy.max_catch_up_ms]", "lazy; batching.lazy.max_catch_up_ms: 2"),
-            (Value, "4:12 parameters[batching.cellular.mode]", "lazy; batching.cellular.mode: paper"),
-            (Value, "4:12 parameters[batching.cellular.max_tasks]", "cellular; batching.cellular.max_tasks: 2"),
-            (
-                Value,
-                "4:12 parameters[batching.cellular.max_chunk_ms]",
-                "cellular; batching.cellular.max_chunk_ms: 2.5; batching.cellular.mode: paper",
-            ),
-            (Value, "3:12 parameters[batching.policy]", "serial"),
-            (Value, "3:12 parameters[batching.policy]", "window"),
-            (Value, "3:12 parameters[batching.policy]", "adaptive"),
-            (Value, "3:12 parameters[batching.policy]", "diversity"),
-            (Value, "3:12 parameters[batching.policy]", "deferred"),
-        ],
-    );
-    all.part(
-        "policies: dynamic_batching with cells",
-        |text| policy(text, &CELL),
-        &[
-            (
-                Value,
-                "1:58 dynamic_batching.max_queue_delay_microseconds",
-                "dynamic_batching { max_queue_delay_microseconds: 5 }",
-            ),
-            (Value, "1:58 dynamic_batching.preferred_batch_size", "dynamic_batching { preferred_batch_size: 1 }"),
-        ],
-    );
+    part(all, "policies: knobs that contradict each other", |given| written(&[], given)).refuses(&[
+        (Value, "3:12 parameters[batching.deferred.reject_late]", "deferred; batching.deferred.reject_late: true"),
+        (Value, "3:12 parameters[batching.lazy.reject_late]", "lazy; batching.lazy.reject_late: true"),
+        (
+            Value,
+            "4:12 parameters[batching.adaptive.headroom]",
+            "adaptive; batching.adaptive.mode: paper; batching.adaptive.headroom: 0.1",
+        ),
+        (
+            Value,
+            "4:12 parameters[batching.adaptive.average_ms]",
+            "adaptive; batching.adaptive.mode: paper; batching.adaptive.average_ms: 1",
+        ),
+        (
+            Value,
+            "4:12 parameters[batching.diversity.operator.threshold]",
+            "diversity; batching.diversity.operator.mode: paper; batching.diversity.operator.threshold: 1",
+        ),
+        (Value, "3:12 parameters[batching.diversity.input.bounds]", "diversity; batching.diversity.input.bounds: 8,16"),
+        (Value, "2:12 parameters[batching.policy]", "diversity; batching.diversity.load: false"),
+        (
+            Value,
+            "4:12 parameters[batching.diversity.load.max_stage]",
+            "diversity; batching.diversity.load: false; batching.diversity.load.max_stage: 0",
+        ),
+        (
+            Value,
+            "4:12 parameters[batching.diversity.load.max_stage]",
+            "diversity; stages: 2; batching.diversity.load.max_stage: 2",
+        ),
+        (Value, "2:12 parameters[batching.lazy.reject_late]", "; batching.lazy.reject_late: true"),
+        (Value, "3:12 parameters[batching.lazy.reject_late]", "auto; batching.lazy.reject_late: true"),
+        (Value, "3:12 parameters[batching.diversity.input]", "auto; batching.diversity.input: true"),
+        (Value, "3:12 parameters[batching.adaptive.headroom]", "auto; batching.adaptive.headroom: 0.1"),
+        (
+            Value,
+            "3:12 parameters[paternoster]:1:13: batching.lazy",
+            "auto; paternoster: batching: { lazy: { max_depth: 2 } }",
+        ),
+    ]);
+    part(all, "policies: with a padded axis", |given| written(&[PAD], given)).refuses(&[
+        (
+            Value,
+            "5:12 parameters[batching.diversity.load.max_age_ms]",
+            "diversity; batching.diversity.input: true; batching.diversity.load.max_age_ms: 1",
+        ),
+        (
+            Value,
+            "5:12 parameters[batching.diversity.input.groups]",
+            "diversity; batching.diversity.input.bounds: 8,16; batching.diversity.input.groups: 2",
+        ),
+    ]);
+    part(all, "policies: with cells", |given| written(&CELL, given)).refuses(&[
+        (Value, "4:12 parameters[batching.lazy.max_depth]", "lazy; batching.lazy.max_depth: 2"),
+        (Value, "4:12 parameters[batching.lazy.max_catch_up_ms]", "lazy; batching.lazy.max_catch_up_ms: 2"),
+        (Value, "4:12 parameters[batching.cellular.mode]", "lazy; batching.cellular.mode: paper"),
+        (Value, "4:12 parameters[batching.cellular.max_tasks]", "cellular; batching.cellular.max_tasks: 2"),
+        (
+            Value,
+            "4:12 parameters[batching.cellular.max_chunk_ms]",
+            "cellular; batching.cellular.max_chunk_ms: 2.5; batching.cellular.mode: paper",
+        ),
+        (Value, "3:12 parameters[batching.policy]", "serial"),
+        (Value, "3:12 parameters[batching.policy]", "window"),
+        (Value, "3:12 parameters[batching.policy]", "adaptive"),
+        (Value, "3:12 parameters[batching.policy]", "diversity"),
+        (Value, "3:12 parameters[batching.policy]", "deferred"),
+    ]);
+    part(all, "policies: dynamic_batching with cells", |text| policy(text, &CELL)).refuses(&[
+        (
+            Value,
+            "1:58 dynamic_batching.max_queue_delay_microseconds",
+            "dynamic_batching { max_queue_delay_microseconds: 5 }",
+        ),
+        (Value, "1:58 dynamic_batching.preferred_batch_size", "dynamic_batching { preferred_batch_size: 1 }"),
+    ]);
     let without_window = |given: &str| {
         let (name, text) = given.split_once("; ").expect("both");
         policy(&format!("dynamic_batching {{ {text} }}"), &[("batching.policy", name)])
     };
-    all.part(
-        "policies: dynamic_batching without a window",
-        without_window,
-        &[
-            (Value, "1:58 dynamic_batching.preferred_batch_size", "serial; preferred_batch_size: 2"),
-            (Value, "1:58 dynamic_batching.preferred_batch_size", "lazy; preferred_batch_size: 4"),
-            (Value, "1:58 dynamic_batching.max_queue_delay_microseconds", "adaptive; max_queue_delay_microseconds: 4"),
-            (Value, "1:58 dynamic_batching.max_queue_delay_microseconds", "diversity; max_queue_delay_microseconds: 4"),
-        ],
-    );
+    part(all, "policies: dynamic_batching without a window", without_window).refuses(&[
+        (Value, "1:58 dynamic_batching.preferred_batch_size", "serial; preferred_batch_size: 2"),
+        (Value, "1:58 dynamic_batching.preferred_batch_size", "lazy; preferred_batch_size: 4"),
+        (Value, "1:58 dynamic_batching.max_queue_delay_microseconds", "adaptive; max_queue_delay_microseconds: 4"),
+        (Value, "1:58 dynamic_batching.max_queue_delay_microseconds", "diversity; max_queue_delay_microseconds: 4"),
+    ]);
     let without_batches = |name: &str| policy_of(0, "", &[("batching.policy", name)]);
-    all.part("policies: without batches", without_batches, &[(Value, "2:12 parameters[batching.policy]", "lazy")]);
+    part(all, "policies: without batches", without_batches).refuses(&[(
+        Value,
+        "2:12 parameters[batching.policy]",
+        "lazy",
+    )]);
     let of_other_crates = |text: &str| {
         let (settings, origin) = yaml::parse_with("model.yaml", text.as_bytes(), &with_pairs().1)?;
         read(&settings, &stages::read(&settings, &origin)?, &origin)
     };
-    all.part(
-        "policies: of other crates",
-        of_other_crates,
-        &[
-            (Value, "1:13 batching.policy", "batching: { policy: pairs }"),
-            (Unknown, "1:13 batching.policy", "batching: { policy: pair }"),
-        ],
-    );
+    part(all, "policies: of other crates", of_other_crates).refuses(&[
+        (Value, "1:13 batching.policy", "batching: { policy: pairs }"),
+        (Unknown, "1:13 batching.policy", "batching: { policy: pair }"),
+    ]);
 }

@@ -1,7 +1,12 @@
 use paternoster_batching::{Policy, QueueKnobs, WindowKnobs};
 
 use super::*;
-use crate::{ConfigErrorKind::Value, check, complete, convert, pbtxt, tests::refusals::Refusals, unfold, yaml};
+use crate::{
+    ConfigErrorKind::Value,
+    check, complete, convert, pbtxt,
+    tests::refusals::{Refusals, part},
+    unfold, yaml,
+};
 
 const TENSORS: &str = "max_batch_size: 8
 input { name: \"x\" data_type: TYPE_INT64 dims: [ 1 ] }
@@ -197,47 +202,92 @@ pub(crate) fn refusals(all: &mut Refusals) {
         let (config, origin) = completed(&format!("{TENSORS}{text}"));
         check::consistent(&config, None, &origin)
     };
-    all.part("sequences", read, &[
-        (Value, "4:30 sequence_batching.direct.max_queue_delay_microseconds", "sequence_batching { direct { max_queue_delay_microseconds: 86400000001 } }"),
+    part(all, "sequences", read).refuses(&[
+        (
+            Value,
+            "4:30 sequence_batching.direct.max_queue_delay_microseconds",
+            "sequence_batching { direct { max_queue_delay_microseconds: 86400000001 } }",
+        ),
         (Value, "4:21 sequence_batching.oldest.max_candidate_sequences", "sequence_batching { oldest { } }"),
-        (Value, "4:29 sequence_batching.state[0].input_name", "sequence_batching { state { input_name: \"x\" output_name: \"n\" data_type: TYPE_INT64 } }"),
-        (Value, "4:84 sequence_batching.state[0].dims", "sequence_batching { state { input_name: \"s\" output_name: \"n\" data_type: TYPE_INT64 dims: [ -1 ] } }"),
-        (Value, "4:62 sequence_batching.state[0].data_type", "sequence_batching { state { input_name: \"s\" output_name: \"n\" data_type: TYPE_STRING dims: [ 1 ] } }"),
-        (Value, "4:21 sequence_batching.state[0].output_name", "sequence_batching { state { input_name: \"s\" data_type: TYPE_INT64 dims: [ 1 ] } }"),
-        (Value, "4:47 sequence_batching.control_input[0].control", "sequence_batching { control_input { name: \"c\" control { kind: CONTROL_SEQUENCE_START } } }"),
-        (Value, "4:47 sequence_batching.control_input[0].control", "sequence_batching { control_input { name: \"c\" control { kind: CONTROL_SEQUENCE_END int32_false_true: \
-             [ 0 ] } } }"),
-        (Value, "4:47 sequence_batching.control_input[0].control", "sequence_batching { control_input { name: \"c\" control { kind: CONTROL_SEQUENCE_CORRID data_type: \
-             TYPE_FP32 } } }"),
-        (Value, "4:21 sequence_batching.control_input[0].control", "sequence_batching { control_input { name: \"c\" } }"),
-        (Value, "4:34 parameters[batching.policy]", "sequence_batching { } parameters { key: \"batching.policy\" value { string_value: \"window\" } }"),
-        (Value, "4:34 parameters[stages]", "sequence_batching { } parameters { key: \"stages\" value { string_value: \"2\" } }"),
-        (Value, "4:12 parameters[batching.sequences.max_queue_size]", "parameters { key: \"batching.sequences.max_queue_size\" value { string_value: \"2\" } }"),
-        (Value, "4:21 sequence_batching.state", "sequence_batching { state { input_name: \"s\" output_name: \"n\" data_type: TYPE_INT64 dims: [ 1 ]
-               initial_state { data_type: TYPE_INT64 dims: [ 1 ] data_file: \"../x\" } } }"),
+        (
+            Value,
+            "4:29 sequence_batching.state[0].input_name",
+            "sequence_batching { state { input_name: \"x\" output_name: \"n\" data_type: TYPE_INT64 } }",
+        ),
+        (
+            Value,
+            "4:84 sequence_batching.state[0].dims",
+            "sequence_batching { state { input_name: \"s\" output_name: \"n\" data_type: TYPE_INT64 dims: [ -1 ] } }",
+        ),
+        (
+            Value,
+            "4:62 sequence_batching.state[0].data_type",
+            "sequence_batching { state { input_name: \"s\" output_name: \"n\" data_type: TYPE_STRING dims: [ 1 ] } }",
+        ),
+        (
+            Value,
+            "4:21 sequence_batching.state[0].output_name",
+            "sequence_batching { state { input_name: \"s\" data_type: TYPE_INT64 dims: [ 1 ] } }",
+        ),
+        (
+            Value,
+            "4:47 sequence_batching.control_input[0].control",
+            "sequence_batching { control_input { name: \"c\" control { kind: CONTROL_SEQUENCE_START } } }",
+        ),
+        (
+            Value,
+            "4:47 sequence_batching.control_input[0].control",
+            "sequence_batching { control_input { name: \"c\" control { kind: CONTROL_SEQUENCE_END int32_false_true: \
+             [ 0 ] } } }",
+        ),
+        (
+            Value,
+            "4:47 sequence_batching.control_input[0].control",
+            "sequence_batching { control_input { name: \"c\" control { kind: CONTROL_SEQUENCE_CORRID data_type: \
+             TYPE_FP32 } } }",
+        ),
+        (
+            Value,
+            "4:21 sequence_batching.control_input[0].control",
+            "sequence_batching { control_input { name: \"c\" } }",
+        ),
+        (
+            Value,
+            "4:34 parameters[batching.policy]",
+            "sequence_batching { } parameters { key: \"batching.policy\" value { string_value: \"window\" } }",
+        ),
+        (
+            Value,
+            "4:34 parameters[stages]",
+            "sequence_batching { } parameters { key: \"stages\" value { string_value: \"2\" } }",
+        ),
+        (
+            Value,
+            "4:12 parameters[batching.sequences.max_queue_size]",
+            "parameters { key: \"batching.sequences.max_queue_size\" value { string_value: \"2\" } }",
+        ),
+        (
+            Value,
+            "4:21 sequence_batching.state",
+            "sequence_batching { state { input_name: \"s\" output_name: \"n\" data_type: TYPE_INT64 dims: [ 1 ]
+               initial_state { data_type: TYPE_INT64 dims: [ 1 ] data_file: \"../x\" } } }",
+        ),
     ]);
-    all.part(
-        "sequences: model.yaml",
-        |given| {
-            let (from, to) = given.split_once(" => ").expect("a replacement");
-            assert!(KEEPING.contains(from), "{from}");
-            let text = KEEPING.replace(from, to);
-            let (config, origin) = yaml::parse("model.yaml", text.as_bytes())?;
-            unfold::read(&config, &origin)
-        },
-        &[
-            (
-                Value,
-                "5:62 unfold[0].chain.keep.h",
-                "sequence_batching:\n  max_sequence_idle_us: 250\n  queue: => parameters:\n  queue: x\n#",
-            ),
-            (
-                Value,
-                "5:13 batching.queueing",
-                "unfold: => batching: { queueing: { preserve_ordering: true } }\nunfold:",
-            ),
-        ],
-    );
+    part(all, "sequences: model.yaml", |given| {
+        let (from, to) = given.split_once(" => ").expect("a replacement");
+        assert!(KEEPING.contains(from), "{from}");
+        let text = KEEPING.replace(from, to);
+        let (config, origin) = yaml::parse("model.yaml", text.as_bytes())?;
+        unfold::read(&config, &origin)
+    })
+    .refuses(&[
+        (
+            Value,
+            "5:62 unfold[0].chain.keep.h",
+            "sequence_batching:\n  max_sequence_idle_us: 250\n  queue: => parameters:\n  queue: x\n#",
+        ),
+        (Value, "5:13 batching.queueing", "unfold: => batching: { queueing: { preserve_ordering: true } }\nunfold:"),
+    ]);
     all.title("sequences: an initial state");
     all.add(Value, "4:109 sequence_batching.state[0].initial_state", "nine bytes", with_initial_state(&[7; 9]));
 }

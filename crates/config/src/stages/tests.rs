@@ -2,7 +2,7 @@ use super::*;
 use crate::{
     ConfigErrorKind::{Unknown, Value},
     pbtxt,
-    tests::refusals::Refusals,
+    tests::refusals::{Refusals, part},
 };
 
 fn from_text(text: &str, parameters: &[(&str, &str)]) -> Result<StageRequest, ConfigError> {
@@ -74,84 +74,64 @@ fn an_exit_ends_rows_or_skips_stages() {
 }
 
 pub(crate) fn refusals(all: &mut Refusals) {
-    all.part(
-        "stages: models that cannot be cut in two",
-        |text| from_text(text, &[("stages", "2")]),
-        &[
-            (Value, "2:12 parameters[stages]", "max_batch_size: 0"),
-            (Value, "2:12 parameters[stages]", "max_batch_size: 8 backend: \"repeat\""),
-            (Value, "2:12 parameters[stages]", DECOUPLED),
-        ],
-    );
-    all.part(
-        "stages: numbers",
-        |count| of(&[("stages", count)]),
-        &[
-            (Value, "2:12 parameters[stages]", "0"),
-            (Value, "2:12 parameters[stages]", "257"),
-            (Value, "2:12 parameters[stages]", "-1"),
-            (Value, "2:12 parameters[stages]", "four"),
-            (Value, "2:12 parameters[stages]", ""),
-        ],
-    );
-    all.part(
-        "stages: tensors and exits of a model that is not cut",
-        |text| of(&[("paternoster", text)]),
-        &[
-            (Value, "2:12 parameters[paternoster]:1:13: stages[1]", "stages: [a, a]"),
-            (Value, "2:12 parameters[paternoster]:1:10: stages[0]", "stages: ['']"),
-            (
-                Value,
-                "2:12 parameters[paternoster]:1:31: exits[0].at_least",
-                "exits: [{ stage: 1, value: v, at_least: 1 }]",
-            ),
-        ],
-    );
+    part(all, "stages: models that cannot be cut in two", |text| from_text(text, &[("stages", "2")])).refuses(&[
+        (Value, "2:12 parameters[stages]", "max_batch_size: 0"),
+        (Value, "2:12 parameters[stages]", "max_batch_size: 8 backend: \"repeat\""),
+        (Value, "2:12 parameters[stages]", DECOUPLED),
+    ]);
+    part(all, "stages: numbers", |count| of(&[("stages", count)])).refuses(&[
+        (Value, "2:12 parameters[stages]", "0"),
+        (Value, "2:12 parameters[stages]", "257"),
+        (Value, "2:12 parameters[stages]", "-1"),
+        (Value, "2:12 parameters[stages]", "four"),
+        (Value, "2:12 parameters[stages]", ""),
+    ]);
+    part(all, "stages: tensors and exits of a model that is not cut", |text| of(&[("paternoster", text)])).refuses(&[
+        (Value, "2:12 parameters[paternoster]:1:13: stages[1]", "stages: [a, a]"),
+        (Value, "2:12 parameters[paternoster]:1:10: stages[0]", "stages: ['']"),
+        (Value, "2:12 parameters[paternoster]:1:31: exits[0].at_least", "exits: [{ stage: 1, value: v, at_least: 1 }]"),
+    ]);
     all.add(Value, "2:12 parameters[paternoster]:1:1430: stages[255]", "256 tensors", at_tensors(256));
-    all.part(
-        "stages: exits of a model of four",
-        exits,
-        &[
-            (Value, "3:12 parameters[paternoster]:1:11: exits[0].stage", "{ stage: 3, value: v, at_least: 0.9 }"),
-            (Value, "3:12 parameters[paternoster]:1:11: exits[0].stage", "{ stage: one, value: v, at_least: 0.9 }"),
-            (
-                Value,
-                "3:12 parameters[paternoster]:1:46: exits[0].skip_to",
-                "{ stage: 1, value: v, at_least: 0.9, skip_to: 1 }",
-            ),
-            (
-                Value,
-                "3:12 parameters[paternoster]:1:46: exits[0].skip_to",
-                "{ stage: 1, value: v, at_least: 0.9, skip_to: 2 }",
-            ),
-            (
-                Value,
-                "3:12 parameters[paternoster]:1:46: exits[0].skip_to",
-                "{ stage: 1, value: v, at_least: 0.9, skip_to: 4 }",
-            ),
-            (
-                Value,
-                "3:12 parameters[paternoster]:1:46: exits[0].skip_to",
-                "{ stage: 2, value: v, at_least: 0.9, skip_to: 3 }",
-            ),
-            (
-                Value,
-                "3:12 parameters[paternoster]:1:46: exits[0].skip_to",
-                "{ stage: 1, value: v, at_least: 0.9, skip_to: 3, outputs: { logits: t } }",
-            ),
-            (
-                Value,
-                "3:12 parameters[paternoster]:1:57: exits[0].outputs.logitz",
-                "{ stage: 1, value: v, at_least: 0.9, outputs: { logitz: t } }",
-            ),
-            (Value, "3:12 parameters[paternoster]:1:31: exits[0].at_least", "{ stage: 1, value: v, at_least: .nan }"),
-            (Value, "3:12 parameters[paternoster]:1:31: exits[0].at_least", "{ stage: 1, value: v, at_least: 1e39 }"),
-            (Value, "3:12 parameters[paternoster]:1:9: exits[0]", "{ stage: 1, at_least: 0.9 }"),
-            (
-                Unknown,
-                "3:12 parameters[paternoster]:1:46: exits[0].values",
-                "{ stage: 1, value: v, at_least: 0.9, values: v }",
-            ),
-        ],
-    );
+    part(all, "stages: exits of a model of four", exits).refuses(&[
+        (Value, "3:12 parameters[paternoster]:1:11: exits[0].stage", "{ stage: 3, value: v, at_least: 0.9 }"),
+        (Value, "3:12 parameters[paternoster]:1:11: exits[0].stage", "{ stage: one, value: v, at_least: 0.9 }"),
+        (
+            Value,
+            "3:12 parameters[paternoster]:1:46: exits[0].skip_to",
+            "{ stage: 1, value: v, at_least: 0.9, skip_to: 1 }",
+        ),
+        (
+            Value,
+            "3:12 parameters[paternoster]:1:46: exits[0].skip_to",
+            "{ stage: 1, value: v, at_least: 0.9, skip_to: 2 }",
+        ),
+        (
+            Value,
+            "3:12 parameters[paternoster]:1:46: exits[0].skip_to",
+            "{ stage: 1, value: v, at_least: 0.9, skip_to: 4 }",
+        ),
+        (
+            Value,
+            "3:12 parameters[paternoster]:1:46: exits[0].skip_to",
+            "{ stage: 2, value: v, at_least: 0.9, skip_to: 3 }",
+        ),
+        (
+            Value,
+            "3:12 parameters[paternoster]:1:46: exits[0].skip_to",
+            "{ stage: 1, value: v, at_least: 0.9, skip_to: 3, outputs: { logits: t } }",
+        ),
+        (
+            Value,
+            "3:12 parameters[paternoster]:1:57: exits[0].outputs.logitz",
+            "{ stage: 1, value: v, at_least: 0.9, outputs: { logitz: t } }",
+        ),
+        (Value, "3:12 parameters[paternoster]:1:31: exits[0].at_least", "{ stage: 1, value: v, at_least: .nan }"),
+        (Value, "3:12 parameters[paternoster]:1:31: exits[0].at_least", "{ stage: 1, value: v, at_least: 1e39 }"),
+        (Value, "3:12 parameters[paternoster]:1:9: exits[0]", "{ stage: 1, at_least: 0.9 }"),
+        (
+            Unknown,
+            "3:12 parameters[paternoster]:1:46: exits[0].values",
+            "{ stage: 1, value: v, at_least: 0.9, values: v }",
+        ),
+    ]);
 }

@@ -53,12 +53,6 @@ impl Refusals {
         writeln!(self.table, "# {title}\n").expect("memory takes it");
     }
 
-    /// Adds a part: texts that are refused by `read`.
-    pub(crate) fn part<T, E: Refusal>(&mut self, title: &str, read: impl Fn(&str) -> Result<T, E>, cases: &[Case<'_>]) {
-        self.title(title);
-        cases.iter().for_each(|&(kind, place, given)| self.add(kind, place, given, read(given)));
-    }
-
     /// Adds what is refused, by its text or in words.
     pub(crate) fn add<T>(&mut self, kind: ConfigErrorKind, place: &str, given: &str, read: Result<T, impl Refusal>) {
         let Err(refusal) = read else { return self.wrong.push(format!("accepted: {given}")) };
@@ -71,6 +65,31 @@ impl Refusals {
             writeln!(self.table, "{}", format!("> {line}").trim_end()).expect("memory takes it");
         }
         writeln!(self.table, "{refusal}\n").expect("memory takes it");
+    }
+}
+
+/// A part of the table, whose texts are read by a function.
+pub(crate) struct Part<'a, R> {
+    all: &'a mut Refusals,
+    read: R,
+}
+
+/// Begins a part of the table.
+pub(crate) fn part<'a, T, E, R>(all: &'a mut Refusals, title: &str, read: R) -> Part<'a, R>
+where
+    R: Fn(&str) -> Result<T, E>,
+{
+    all.title(title);
+    Part { all, read }
+}
+
+impl<R> Part<'_, R> {
+    /// Adds texts that are refused.
+    pub(crate) fn refuses<T, E: Refusal>(self, cases: &[Case<'_>])
+    where
+        R: Fn(&str) -> Result<T, E>,
+    {
+        cases.iter().for_each(|&(kind, place, given)| self.all.add(kind, place, given, (self.read)(given)));
     }
 }
 

@@ -3,7 +3,7 @@ use crate::{
     ConfigErrorKind::{Syntax, Unknown, Value},
     pb::model_config::SchedulingChoice,
     settings::POLICY,
-    tests::refusals::Refusals,
+    tests::refusals::{Refusals, part},
 };
 
 fn read(text: &str) -> pb::ModelConfig {
@@ -298,116 +298,96 @@ fn later_checks_find_the_users_key_and_line() {
 
 pub(crate) fn refusals(all: &mut Refusals) {
     let read = |text: &str| parse("model.yaml", text.as_bytes());
-    all.part(
-        "model.yaml: keys",
-        read,
-        &[
-            (Unknown, "2:1 max_batchsize", "name: m\nmax_batchsize: 4\n"),
-            (Unknown, "4:5 inputs[1].dimz", "inputs:\n  - name: x\n  - name: y\n    dimz: [1]\n"),
-            (
-                Unknown,
-                "4:5 batching.window.max_queue_delay_ms",
-                "batching:\n  policy: window\n  window:\n    max_queue_delay_ms: 1\n",
-            ),
-            (Value, "3:1 max_batch_size", "max_batch_size: 4\nname: m\nmax_batch_size: 5\n"),
-            (Value, "2:14 inputs[0].name", "inputs:\n- { name: x, name: y }\n"),
-            (Value, "2:3 inputs[0]", "inputs:\n- { dims: [1] }"),
-            (Value, "2:3 parameters.pad.x", "parameters:\n  pad.x: n\n"),
-            (Value, "1:15 parameters.axes.x", "parameters: { axes.x: n }"),
-            (Value, "1:15 parameters.lengths.x", "parameters: { lengths.x: n }"),
-            (Value, "1:15 parameters.instance.precision", "parameters: { instance.precision: n }"),
-            (Value, "1:15 parameters.batching.weight", "parameters: { batching.weight: n }"),
-            (Value, "1:15 parameters.stages", "parameters: { stages: n }"),
-            (Value, "1:15 parameters.exits.0.stage", "parameters: { exits.0.stage: n }"),
-            (Value, "1:15 parameters.cells.c.program", "parameters: { cells.c.program: n }"),
-            (Value, "1:15 parameters.unfold.0.kind", "parameters: { unfold.0.kind: n }"),
-            (Value, "1:15 parameters.paternoster", "parameters: { paternoster: n }"),
-        ],
-    );
-    all.part(
-        "model.yaml: broken YAML",
-        read,
-        &[
-            (Syntax, "2:11", "name: m\nbatching: [\n"),
-            (Syntax, "2:1", "--- {}\n--- {}\n"),
-            (Syntax, "1:15", "name: !secret x\n"),
-            (Value, "", "- a\n"),
-        ],
-    );
-    all.part(
-        "model.yaml: values",
-        read,
-        &[
-            (Value, "1:1 max_batch_size", "max_batch_size: many"),
-            (Value, "1:1 name", "name: 5"),
-            (Value, "2:24 inputs[0].dims[1]", "inputs:\n- { name: x, dims: [1, 0.5] }"),
-            (Value, "2:14 inputs[0].dtype", "inputs:\n- { name: x, dtype: FP31 }"),
-            (Value, "1:1 decoupled", "decoupled: yes"),
-            (Value, "1:1 inputs", "inputs: {}"),
-            (Value, "2:25 inputs[0].pad", "inputs:\n- { name: x, dims: [n], pad: { value: 0 } }"),
-            (Value, "2:25 inputs[0].pad", "inputs:\n- { name: x, dims: [n], pad: { axis: 0 } }"),
-            (Value, "2:25 inputs[0].pad", "inputs:\n- { name: x, dims: [n], pad: { axes: [] } }"),
-            (Value, "1:23 instance.devices[0]", "instance: { devices: ['tpu'] }"),
-            (Value, "1:23 instance.devices[0]", "instance: { devices: ['cuda:'] }"),
-            (Value, "1:23 instance.devices[0]", "instance: { devices: ['cuda:-1'] }"),
-            (Value, "1:23 instance.devices[0]", "instance: { devices: ['cuda:x'] }"),
-            (Value, "2:27 instance.lengths.tokens[1]", "instance:\n  lengths: { tokens: [16, 0] }\n"),
-            (Value, "1:13 instance.lengths", "instance: { lengths: 16 }"),
-            (Value, "2:3 instance.precision", "instance:\n  precision: half\n"),
-            (Value, "1:1 engine", "engine: tensorrt\n"),
-            (Value, "2:25 cells.c.engine", "cells:\n  c: { program: c.onnx, engine: tensorrt }\n"),
-        ],
-    );
-    all.part(
-        "model.yaml: stages and exits",
-        read,
-        &[
-            (Value, "1:1 stages", "stages: 0"),
-            (Value, "1:1 stages", "stages: many"),
-            (Value, "1:1 stages", "stages: 257"),
-            (Value, "1:1 stages", "stages: 2.5"),
-            (Value, "1:1 stages", "stages: []"),
-            (Value, "1:10 stages[0]", "stages: [1]"),
-            (Value, "2:3 exits[0]", "exits:\n- { stage: 1, value: t }"),
-            (Unknown, "1:21 exits[0].skipto", "exits: [{ stage: 1, skipto: 2 }]"),
-        ],
-    );
-    all.part(
-        "model.yaml: knobs",
-        read,
-        &[
-            (Value, "2:3 batching.window", "batching:\n  window: { max_queue_delay_us: 1 }\n"),
-            (Value, "3:5 batching.latencies[0]", "batching:\n  latencies:\n  - { stage: 0, rows: 1 }\n"),
-            (Value, "1:13 batching.latencies", "batching: { latencies: 5 }"),
-            (
-                Value,
-                "1:25 batching.cellular.slots",
-                "batching: { cellular: { slots: 0 } }\ncells: { c: { program: c.onnx } }\nunfold: [ stage: c ]",
-            ),
-            (Value, "1:27 batching.latency_objective_ms", "batching: { policy: lazy, latency_objective_ms: 0 }"),
-            (Value, "1:27 batching.latency_objective_ms", "batching: { policy: lazy, latency_objective_ms: fast }"),
-            (Value, "1:27 batching.task_time_limit_ms", "batching: { policy: lazy, task_time_limit_ms: -1 }"),
-            (Value, "1:27 batching.buffer_pairs", "batching: { policy: lazy, buffer_pairs: 0 }"),
-            (Value, "1:27 batching.buffer_pairs", "batching: { policy: lazy, buffer_pairs: 1.5 }"),
-            (Value, "1:35 batching.lazy.reject_late", "batching: { policy: lazy, lazy: { reject_late: yes } }"),
-            (Value, "1:35 batching.lazy.predictor", "batching: { policy: lazy, lazy: { predictor: oracle } }"),
-            (Unknown, "1:35 batching.lazy.max_dept", "batching: { policy: lazy, lazy: { max_dept: 1 } }"),
-            (Unknown, "1:39 batching.adaptive.mode", "batching: { policy: lazy, adaptive: { mode: fast } }"),
-            (Value, "1:40 batching.diversity.load", "batching: { policy: lazy, diversity: { load: 5 } }"),
-            (
-                Value,
-                "1:49 batching.diversity.input.bounds",
-                "batching: { policy: lazy, diversity: { input: { bounds: [64, 32] } } }",
-            ),
-            (
-                Value,
-                "1:58 batching.diversity.input.bounds[0]",
-                "batching: { policy: lazy, diversity: { input: { bounds: [x] } } }",
-            ),
-            (Unknown, "1:27 batching.bucket_width", "batching: { policy: lazy, bucket_width: 1 }"),
-        ],
-    );
-    all.part("model.yaml: the queue", read, &[
+    part(all, "model.yaml: keys", read).refuses(&[
+        (Unknown, "2:1 max_batchsize", "name: m\nmax_batchsize: 4\n"),
+        (Unknown, "4:5 inputs[1].dimz", "inputs:\n  - name: x\n  - name: y\n    dimz: [1]\n"),
+        (
+            Unknown,
+            "4:5 batching.window.max_queue_delay_ms",
+            "batching:\n  policy: window\n  window:\n    max_queue_delay_ms: 1\n",
+        ),
+        (Value, "3:1 max_batch_size", "max_batch_size: 4\nname: m\nmax_batch_size: 5\n"),
+        (Value, "2:14 inputs[0].name", "inputs:\n- { name: x, name: y }\n"),
+        (Value, "2:3 inputs[0]", "inputs:\n- { dims: [1] }"),
+        (Value, "2:3 parameters.pad.x", "parameters:\n  pad.x: n\n"),
+        (Value, "1:15 parameters.axes.x", "parameters: { axes.x: n }"),
+        (Value, "1:15 parameters.lengths.x", "parameters: { lengths.x: n }"),
+        (Value, "1:15 parameters.instance.precision", "parameters: { instance.precision: n }"),
+        (Value, "1:15 parameters.batching.weight", "parameters: { batching.weight: n }"),
+        (Value, "1:15 parameters.stages", "parameters: { stages: n }"),
+        (Value, "1:15 parameters.exits.0.stage", "parameters: { exits.0.stage: n }"),
+        (Value, "1:15 parameters.cells.c.program", "parameters: { cells.c.program: n }"),
+        (Value, "1:15 parameters.unfold.0.kind", "parameters: { unfold.0.kind: n }"),
+        (Value, "1:15 parameters.paternoster", "parameters: { paternoster: n }"),
+    ]);
+    part(all, "model.yaml: broken YAML", read).refuses(&[
+        (Syntax, "2:11", "name: m\nbatching: [\n"),
+        (Syntax, "2:1", "--- {}\n--- {}\n"),
+        (Syntax, "1:15", "name: !secret x\n"),
+        (Value, "", "- a\n"),
+    ]);
+    part(all, "model.yaml: values", read).refuses(&[
+        (Value, "1:1 max_batch_size", "max_batch_size: many"),
+        (Value, "1:1 name", "name: 5"),
+        (Value, "2:24 inputs[0].dims[1]", "inputs:\n- { name: x, dims: [1, 0.5] }"),
+        (Value, "2:14 inputs[0].dtype", "inputs:\n- { name: x, dtype: FP31 }"),
+        (Value, "1:1 decoupled", "decoupled: yes"),
+        (Value, "1:1 inputs", "inputs: {}"),
+        (Value, "2:25 inputs[0].pad", "inputs:\n- { name: x, dims: [n], pad: { value: 0 } }"),
+        (Value, "2:25 inputs[0].pad", "inputs:\n- { name: x, dims: [n], pad: { axis: 0 } }"),
+        (Value, "2:25 inputs[0].pad", "inputs:\n- { name: x, dims: [n], pad: { axes: [] } }"),
+        (Value, "1:23 instance.devices[0]", "instance: { devices: ['tpu'] }"),
+        (Value, "1:23 instance.devices[0]", "instance: { devices: ['cuda:'] }"),
+        (Value, "1:23 instance.devices[0]", "instance: { devices: ['cuda:-1'] }"),
+        (Value, "1:23 instance.devices[0]", "instance: { devices: ['cuda:x'] }"),
+        (Value, "2:27 instance.lengths.tokens[1]", "instance:\n  lengths: { tokens: [16, 0] }\n"),
+        (Value, "1:13 instance.lengths", "instance: { lengths: 16 }"),
+        (Value, "2:3 instance.precision", "instance:\n  precision: half\n"),
+        (Value, "1:1 engine", "engine: tensorrt\n"),
+        (Value, "2:25 cells.c.engine", "cells:\n  c: { program: c.onnx, engine: tensorrt }\n"),
+    ]);
+    part(all, "model.yaml: stages and exits", read).refuses(&[
+        (Value, "1:1 stages", "stages: 0"),
+        (Value, "1:1 stages", "stages: many"),
+        (Value, "1:1 stages", "stages: 257"),
+        (Value, "1:1 stages", "stages: 2.5"),
+        (Value, "1:1 stages", "stages: []"),
+        (Value, "1:10 stages[0]", "stages: [1]"),
+        (Value, "2:3 exits[0]", "exits:\n- { stage: 1, value: t }"),
+        (Unknown, "1:21 exits[0].skipto", "exits: [{ stage: 1, skipto: 2 }]"),
+    ]);
+    part(all, "model.yaml: knobs", read).refuses(&[
+        (Value, "2:3 batching.window", "batching:\n  window: { max_queue_delay_us: 1 }\n"),
+        (Value, "3:5 batching.latencies[0]", "batching:\n  latencies:\n  - { stage: 0, rows: 1 }\n"),
+        (Value, "1:13 batching.latencies", "batching: { latencies: 5 }"),
+        (
+            Value,
+            "1:25 batching.cellular.slots",
+            "batching: { cellular: { slots: 0 } }\ncells: { c: { program: c.onnx } }\nunfold: [ stage: c ]",
+        ),
+        (Value, "1:27 batching.latency_objective_ms", "batching: { policy: lazy, latency_objective_ms: 0 }"),
+        (Value, "1:27 batching.latency_objective_ms", "batching: { policy: lazy, latency_objective_ms: fast }"),
+        (Value, "1:27 batching.task_time_limit_ms", "batching: { policy: lazy, task_time_limit_ms: -1 }"),
+        (Value, "1:27 batching.buffer_pairs", "batching: { policy: lazy, buffer_pairs: 0 }"),
+        (Value, "1:27 batching.buffer_pairs", "batching: { policy: lazy, buffer_pairs: 1.5 }"),
+        (Value, "1:35 batching.lazy.reject_late", "batching: { policy: lazy, lazy: { reject_late: yes } }"),
+        (Value, "1:35 batching.lazy.predictor", "batching: { policy: lazy, lazy: { predictor: oracle } }"),
+        (Unknown, "1:35 batching.lazy.max_dept", "batching: { policy: lazy, lazy: { max_dept: 1 } }"),
+        (Unknown, "1:39 batching.adaptive.mode", "batching: { policy: lazy, adaptive: { mode: fast } }"),
+        (Value, "1:40 batching.diversity.load", "batching: { policy: lazy, diversity: { load: 5 } }"),
+        (
+            Value,
+            "1:49 batching.diversity.input.bounds",
+            "batching: { policy: lazy, diversity: { input: { bounds: [64, 32] } } }",
+        ),
+        (
+            Value,
+            "1:58 batching.diversity.input.bounds[0]",
+            "batching: { policy: lazy, diversity: { input: { bounds: [x] } } }",
+        ),
+        (Unknown, "1:27 batching.bucket_width", "batching: { policy: lazy, bucket_width: 1 }"),
+    ]);
+    part(all, "model.yaml: the queue", read).refuses(&[
         (Value, "4:13 batching.window.bucket_width", "batching:\n  policy: window\n  queueing: {}\n  window: { bucket_width: 8 }\n"),
         (Value, "3:15 batching.queueing.bucket_width", "batching:\n  policy: serial\n  queueing: { bucket_width: 8 }\n"),
         (Value, "4:13 batching.window.priority_queues", "batching:\n  policy: diversity\n  queueing: { priority_levels: 1 }\n  window: { priority_queues: { 1: } }\n"),

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     ConfigErrorKind::{Graph, Unknown, Value},
     convert,
-    tests::refusals::Refusals,
+    tests::refusals::{Refusals, part},
     unfold::read,
     yaml,
 };
@@ -169,22 +169,18 @@ pub(crate) fn refusals(all: &mut Refusals) {
         assert!(TRANSLATE.contains(from), "{from}");
         resolve(&TRANSLATE.replacen(from, to, 1), &translate_ports())
     };
-    all.part(
-        "programs of cells: names and datatypes",
-        translate,
-        &[
-            (Unknown, "segment 'encoder'", "as: word => as: world"),
-            (Graph, "segment 'encoder'", "carry: { h: h_next }, emit => emit"),
-            (Unknown, "segment 'encoder'", "carry: { h: h_next }, emit => carry: { h: h_nxt }, emit"),
-            (Unknown, "segment 'encoder'", "last(h_next) => last(hidden)"),
-            (Unknown, "segment 'decode'", "until: { next: 2 } => until: { last: 2 }"),
-            (Graph, "segment 'decode'", "feed: { token: next } => feed: { token: h_next }"),
-            (Value, "segment 'decode'", "hold: { memory: encoder.all } => hold: { memory: source }"),
-            (Graph, "segment 'decode'", "grow: { past: key } => grow: { past: next }"),
-            (Unknown, "segment 'decode'", "grow: { past: key } => grow: { past: keys }"),
-            (Graph, "", "all(next) => all(h_next)"),
-        ],
-    );
+    part(all, "programs of cells: names and datatypes", translate).refuses(&[
+        (Unknown, "segment 'encoder'", "as: word => as: world"),
+        (Graph, "segment 'encoder'", "carry: { h: h_next }, emit => emit"),
+        (Unknown, "segment 'encoder'", "carry: { h: h_next }, emit => carry: { h: h_nxt }, emit"),
+        (Unknown, "segment 'encoder'", "last(h_next) => last(hidden)"),
+        (Unknown, "segment 'decode'", "until: { next: 2 } => until: { last: 2 }"),
+        (Graph, "segment 'decode'", "feed: { token: next } => feed: { token: h_next }"),
+        (Value, "segment 'decode'", "hold: { memory: encoder.all } => hold: { memory: source }"),
+        (Graph, "segment 'decode'", "grow: { past: key } => grow: { past: next }"),
+        (Unknown, "segment 'decode'", "grow: { past: key } => grow: { past: keys }"),
+        (Graph, "", "all(next) => all(h_next)"),
+    ]);
     all.title("programs of cells: ports");
     let ports = translate_ports();
     all.add(Graph, "", "one program of two", resolve(TRANSLATE, &ports[..1]));
