@@ -10,7 +10,7 @@ VENV   := .cache/tests/bin/python
 BINARY  = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); from server import binary; print(binary())')
 
 .DEFAULT_GOAL := help
-.PHONY: help build setup tools models demo demo-models serve test nightly kernels kube-test gpu-test gpu-kit conformance fuzz soak lint lint-uncompiled bench bench-frontend compare-policies compare-triton compare-text scaling figures timelines page overload attacks packages package-test image release aarch64 book clean
+.PHONY: help build setup tools models demo demo-models serve test nightly kernels kube-test gpu-test gpu-kit conformance fuzz soak lint bench bench-frontend compare-policies compare-triton compare-text scaling figures timelines page overload attacks packages package-test image release aarch64 book clean
 
 help:
 	@echo "make demo      serve a sentence encoder, and compare how an LSTM is batched"
@@ -39,7 +39,7 @@ help:
 	@echo "make image     the image as an archive for docker load, podman load, ctr image import; needs root. PROGRAMS=arm64=FILE adds that of AArch64"
 	@echo "make release VERSION=x.y.z  the packages, the image, the chart and their sums in target/release-x.y.z; needs root"
 	@echo "make aarch64   a wheel and the image for AArch64, served under emulation; needs rustup and Debian, installs compilers and QEMU as root"
-	@echo "make lint      rustfmt, clippy and rustdoc, warnings as errors; words, links; licences and sources of dependencies"
+	@echo "make lint      rustfmt and clippy, warnings as errors; words, links; licences and sources of dependencies"
 	@echo "make book      the pages of docs as a book in target/book"
 	@echo "make clean     remove what make made: target, .venv, .cache, generated models"
 
@@ -72,6 +72,7 @@ test:
 
 # Before a release: what takes too long for every change.
 nightly: lint
+	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps
 	cargo clippy --no-default-features --features fuzzing -- -D warnings
 	@$(PYTHON) scripts/test.py --nightly
 
@@ -102,12 +103,7 @@ MINUTES = 60
 soak: build setup
 	@$(VENV) scripts/soak.py --minutes $(MINUTES)
 
-lint: lint-uncompiled
-	cargo clippy --all-targets -- -D warnings
-	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps
-
-# Those that compile nothing.
-lint-uncompiled:
+lint:
 	cargo fmt --all --check
 	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
 	python3 scripts/check_imports.py cli $(wildcard crates/*)
@@ -116,6 +112,7 @@ lint-uncompiled:
 	@$(PYTHON) scripts/check_text.py
 	@$(PYTHON) scripts/check_rust_version.py
 	@$(PYTHON) scripts/check_licenses.py
+	cargo clippy --all-targets -- -D warnings
 
 # The first time cargo compiles mdbook for it, a few minutes.
 book:
