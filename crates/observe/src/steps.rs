@@ -54,9 +54,9 @@ impl ObservedSteps {
         }
     }
 
-    /// Counts it as a miss of the response cache once it is answered; see [`ObservedRequest::missed`].
+    /// Counts it as a miss of the response cache once it is answered; see [`ObservedRequest::new`].
     ///
-    /// [`ObservedRequest::missed`]: super::ObservedRequest::missed
+    /// [`ObservedRequest::new`]: super::ObservedRequest::new
     #[must_use]
     pub fn missed(mut self, missed_ns: Option<u64>) -> Self {
         self.missed_ns = missed_ns;

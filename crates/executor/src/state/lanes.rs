@@ -31,7 +31,7 @@ enum IncidentKind {
 /// Whether versions and lanes respond, as readiness needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Responsiveness {
-    /// Counts each time that a version stops or starts being [responsive](super::ModelHandle::is_responsive).
+    /// Counts each time that a version stops or starts being [responsive](crate::ModelHandle::is_responsive).
     pub changes: u64,
     /// Number of lanes that are occupied by a task past its time limit, or lost to one.
     pub stuck_lanes: u64,
