@@ -11,6 +11,7 @@ With CI set in the environment nothing may be left out: a piece that cannot be f
 """
 
 import argparse
+import functools
 import json
 import os
 import re
@@ -50,13 +51,28 @@ def shown(command, environment):
     return running.returncode, lines
 
 
+@functools.cache
+def piece(name):
+    """Fetches one piece; returns its path, or None, and why it could not be had."""
+    try:
+        return fetch.PIECES[name](), None
+    except fetch.Unavailable as reason:
+        return None, reason
+
+
 def fetched(name, left_out):
     """Fetches one piece; returns its path, or None with the reason added to `left_out`."""
-    try:
-        return fetch.PIECES[name]()
-    except fetch.Unavailable as reason:
+    path, reason = piece(name)
+    if reason:
         left_out.append(f"{name}: {reason}")
-        return None
+    return path
+
+
+def fetch_all(nightly):
+    """Fetches what tests need. Those that need what could not be had say so."""
+    optional = fetch.OPTIONAL if nightly else fetch.OPTIONAL - PIECES_OF_NIGHTLY
+    for name in ("runtime", "openvino", "minilm", "cpp", "nvrtc", "tests", *sorted(optional)):
+        piece(name)
 
 
 def rust(environment, given):
@@ -132,9 +148,8 @@ def python(environment, given):
         left_out.append("tests/python/nightly (make nightly)")
     if not built(environment):
         return Outcome("python clients", False, "the server did not build", left_out)
-    for name in sorted(fetch.OPTIONAL if given.nightly else fetch.OPTIONAL - PIECES_OF_NIGHTLY):
-        # Fetched here to show its progress; tests that need it report if it is not available.
-        fetched(name, [])
+    # Fetched here to show its progress.
+    fetch_all(given.nightly)
     openvino = fetched("openvino", left_out)
     if openvino:
         environment["OPENVINO_DYLIB_PATH"] = str(openvino)
@@ -193,6 +208,10 @@ def main():
     if unknown:
         parser.error(f"there is no layer {unknown[0]!r}; there are {', '.join(LAYERS)}")
 
+    if not given.only:
+        # Cargo compiles while the rest is fetched. If that fails, `cargo test` says why.
+        with subprocess.Popen(["cargo", "test", "--no-run"], cwd=ROOT):
+            fetch_all(given.nightly)
     outcomes = [LAYERS[name](dict(os.environ), given) for name in chosen]
 
     in_ci = bool(os.environ.get("CI"))
