@@ -45,7 +45,7 @@ def low_priority_session():
     try:
         yield
     finally:
-        # Without root no session gets more again.
+        # More than the usual priority is root's to give.
         with suppress(PermissionError):
             group.write_text(before)
 

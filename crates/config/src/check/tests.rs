@@ -215,7 +215,7 @@ fn ordered(more: &str) -> String {
     format!("dynamic_batching {{ preserve_ordering: true {more} }}")
 }
 
-/// A warm-up sample of so many runs.
+/// A warm-up sample that runs this number of times.
 fn runs(count: u32) -> String {
     let x = "inputs { key: \"x\" value { data_type: TYPE_FP32 dims: 4 zero_data: true } }";
     format!("model_warmup {{ name: \"s\" batch_size: 1 count: {count} {x} }}\n")

@@ -39,7 +39,7 @@ fn a_model_that_cannot_be_cut_may_leave_it_to_the_server() {
     assert!(from_text(DECOUPLED, &[("stages", "auto")]).is_ok(), "not cut");
 }
 
-/// Stages that are cut at so many tensors.
+/// Stages that are cut at this number of tensors.
 fn at_tensors(count: usize) -> Result<StageRequest, ConfigError> {
     let tensors: Vec<String> = (0..count).map(|number| format!("t{number}")).collect();
     of(&[("paternoster", &format!("stages: [{}]", tensors.join(", ")))])
