@@ -272,6 +272,7 @@ fn sentences(ratio: f64) -> impl Iterator<Item = Sentence> {
 }
 
 #[test]
+#[ignore = "a sweep: make nightly"]
 fn the_mean_latency_is_below_that_of_algorithm_1_at_every_load() {
     for model in [GNMT, TRANSFORMER, SEQ2SEQ, PROJECTED, LINEAR] {
         for load in [0.3, 0.6, 0.9] {

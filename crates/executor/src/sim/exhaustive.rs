@@ -223,6 +223,7 @@ fn every_order_finds_a_completion_that_is_lost() {
 }
 
 #[test]
+#[ignore = "minutes without optimisation: make nightly"]
 fn every_order_of_all_small_cases_is_sound() {
     let mut cases = Vec::new();
     for policy in policies() {
