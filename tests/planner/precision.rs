@@ -57,6 +57,7 @@ fn other_encoders() {
 }
 
 #[test]
+#[ignore = "networks of many: make nightly"]
 fn networks_of_convolutions() {
     with_card(|| {
         for (model, side) in [

@@ -17,7 +17,7 @@ from clients import eventually, metric, pending
 from conftest import serving
 from tritonclient.utils import InferenceServerException
 
-REQUESTS = 1_000
+REQUESTS = 500
 #: One of this many requests is cancelled.
 CANCELLED = 20
 TOLERANCE = 1e-4

@@ -67,10 +67,3 @@ def test_models_that_are_there(described, tmp_path):
     with triton.InferenceServerClient(server.grpc) as client:
         for model in ASKED:
             assert statistics(client, model)["success"] > 0, f"'{model}' was never run"
-
-
-def test_names_of_whatever_is_drawn(described, tmp_path):
-    """Model names are drawn too, and percent-encoded. No model has these names, so no request must be accepted."""
-    server, operations = described
-    flags = ["--max-examples=10", "--exclude-checks=positive_data_acceptance"]
-    assert hold_against_description(server, operations, tmp_path, *flags, models_are_there=False) > 20 * operations

@@ -76,12 +76,12 @@ async fn linknet_answers_the_same_under_every_policy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "one network of many: make nightly"]
 async fn bert_answers_the_same_under_every_policy() {
     batched_equals_unbatched(networks::bert(), 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "one network of many: make nightly"]
 async fn minilm_answers_the_same_under_every_policy() {
     let Some(minilm) = networks::minilm() else { return };
     batched_equals_unbatched(minilm, 1).await;

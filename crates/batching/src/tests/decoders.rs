@@ -284,6 +284,7 @@ fn the_mean_latency_is_below_that_of_algorithm_1_at_every_load() {
 }
 
 #[test]
+#[ignore = "a sweep: make nightly"]
 fn lazy_is_no_later_than_without_slack() {
     for (model, rate, ms) in
         [(GNMT, 1_000.0, 20), (GNMT, 1_000.0, 12), (TRANSFORMER, 1_000.0, 6), (TRANSFORMER, 1_000.0, 4)]
@@ -314,6 +315,7 @@ fn at_most_twice_as_many_are_refused_as_would_be_late() {
 }
 
 #[test]
+#[ignore = "a sweep: make nightly"]
 fn where_outputs_are_far_below_the_limit_lazy_is_no_later_than_the_others() {
     for ms in [4, 6, 10] {
         let late = |knobs| offer(GNMT, knobs, 1_000.0, sentences(0.1)).late;
@@ -325,6 +327,7 @@ fn where_outputs_are_far_below_the_limit_lazy_is_no_later_than_the_others() {
 }
 
 #[test]
+#[ignore = "a sweep: make nightly"]
 fn where_outputs_become_shorter_refusals_follow() {
     let drifting = || sentences(2.0).take(1_500).chain(sentences(0.5));
     for ms in [5, 8, 10] {
