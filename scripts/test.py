@@ -18,7 +18,9 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 
 import fetch
 from server import ROOT, binary
@@ -38,15 +40,32 @@ FUZZED = 20_000
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
+class Kept(threading.local):
+    """The output of layers that run beside another, whose output is on the terminal; None: this thread's is there."""
+
+    lines = None
+
+
+KEPT = Kept()
+
+
+def say(line):
+    """Writes a line to the terminal, or keeps it until the other layer has ended."""
+    if KEPT.lines is None:
+        print(line, flush=True)
+    else:
+        KEPT.lines.append(line)
+
+
 def shown(command, environment):
-    """Runs a command with its output on the terminal; returns (exit status, lines of the output)."""
-    print(f"\n$ {' '.join(map(str, command))}", flush=True)
+    """Runs a command and shows its output; returns (exit status, lines of the output)."""
+    say(f"\n$ {' '.join(map(str, command))}")
     lines = []
     with subprocess.Popen(
         [str(part) for part in command], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as running:
         for line in running.stdout:
-            print(line, end="", flush=True)
+            say(line.rstrip("\n"))
             lines.append(COLOUR.sub("", line.rstrip()))
     return running.returncode, lines
 
@@ -197,6 +216,22 @@ LAYERS = {layer.__name__: layer for layer in (rust, kernels, python, figures, co
 NIGHTLY = {"figures", "conformance", "fuzz"}
 
 
+def beside(layers, given):
+    """Runs the first of two layers or more, and the others one after another beside it: tests often wait. Returns their
+    results and shows the output of the others at the end."""
+
+    def others():
+        KEPT.lines = []
+        return [LAYERS[name](dict(os.environ), given) for name in layers[1:]], KEPT.lines
+
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        running = executor.submit(others)
+        first = LAYERS[layers[0]](dict(os.environ), given)
+        outcomes, lines = running.result()
+    print("\n".join(lines), flush=True)
+    return [first, *outcomes]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--nightly", action="store_true", help="run what takes long as well")
@@ -214,7 +249,11 @@ def main():
             fetch_all(given.nightly)
         if compiling.returncode:
             return compiling.returncode
-    outcomes = [LAYERS[name](dict(os.environ), given) for name in chosen]
+    # By night, layers measure.
+    if given.nightly:
+        outcomes = [LAYERS[name](dict(os.environ), given) for name in chosen]
+    else:
+        outcomes = beside(chosen, given)
 
     in_ci = bool(os.environ.get("CI"))
     unfetched = [line for outcome in outcomes for line in outcome.left_out if line.split(":")[0] in fetch.PIECES]
