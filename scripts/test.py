@@ -4,8 +4,8 @@ summary of what ran, what did not, and why. Started by `make test`.
     python3 scripts/test.py [--nightly] [--only rust,kernels,python,…] [-- arguments for pytest]
 
 With --nightly (`make nightly`), what takes long runs as well: the long runs of cargo test, the kernels of all example
-networks, the server without tools, the kit for cards, networks under each policy, lengths on cards, grpcurl, the page in a
-browser, the measuring scripts, a part of the papers' figures, ONNX's own tests, and the fuzzers.
+networks, the server without tools, the kit for cards, networks under each policy, lengths on cards, grpcurl, the page
+in a browser, the measuring scripts, a part of the papers' figures, ONNX's own tests, and the fuzzers.
 
 With CI set in the environment nothing may be left out: a piece that cannot be fetched is then a failure.
 """
@@ -217,8 +217,8 @@ NIGHTLY = {"figures", "conformance", "fuzz"}
 
 
 def beside(layers, given):
-    """Runs the first of two layers or more, and the others one after another beside it: tests often wait. Returns their
-    results and shows the output of the others at the end."""
+    """Runs the first of the layers, and beside it the others one after another, because tests often wait. Returns their
+    results. The output of the others comes at the end."""
 
     def others():
         KEPT.lines = []

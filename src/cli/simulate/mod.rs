@@ -32,9 +32,8 @@ const LOADS: [f64; 3] = [0.25, 0.6, 0.9];
 
 /// Run the server's own batching on a table of a device's latencies, in virtual time
 ///
-/// A policy is a name, a name with its knobs, or the keys of the 'batching' section of a model.yaml. Two are bounds:
-/// 'oracle' is 'lazy' with exact knowledge of how long everything takes, and 'dynamic-programming' forms the batches of
-/// all that waits that complete earliest on average. All policies see the same requests.
+/// A policy is a name, a name with its knobs, or the keys of the 'batching' section of a model.yaml; 'oracle' is 'lazy'
+/// with exact knowledge of how long everything takes. All policies see the same requests.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   paternoster simulate --table npu --model resnet --policy window --policy lazy --objective-ms 100

@@ -2,37 +2,13 @@
 
 use paternoster_batching::{Knobs, Policy, PolicyKind, Predictor};
 use paternoster_config::{complete, convert, policy_text::PolicyText, yaml};
-use paternoster_lab::simulate::{ModelTable, dynamic_programming};
+use paternoster_lab::simulate::ModelTable;
 use serde_yaml::{Mapping, Value};
 
 use super::MOST_US;
 
-/// A policy that only a simulator can have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Bound {
-    /// LazyBatching's oracle: `lazy` with exact knowledge of all times.
-    Oracle,
-    /// [`dynamic_programming`].
-    DynamicProgramming,
-}
-
-impl Bound {
-    /// Each with its name, and the policy whose configuration it has.
-    const ALL: [(Self, &str, PolicyKind); 2] = [
-        (Self::Oracle, "oracle", PolicyKind::Lazy),
-        (Self::DynamicProgramming, "dynamic-programming", PolicyKind::Window),
-    ];
-
-    /// Makes the policy of a configuration this one.
-    fn replace(self, policy: &mut Policy) {
-        match (self, &mut *policy) {
-            (Self::Oracle, Policy::Lazy(lazy)) => lazy.predictor = Predictor::Oracle,
-            (Self::DynamicProgramming, _) => *policy = dynamic_programming(),
-            // Cells have a policy of their own.
-            (Self::Oracle, _) => {}
-        }
-    }
-}
+/// LazyBatching's oracle: `lazy` with exact knowledge of all times, which only a simulator can have.
+const ORACLE: &str = "oracle";
 
 /// The key that replaces `--boundary-us` for one policy.
 const BOUNDARY: &str = "boundary_us";
@@ -63,7 +39,7 @@ pub(super) struct Asked {
     pub(super) boundary_us: Option<f64>,
     max_batch: Option<Value>,
     batching: Mapping,
-    bound: Option<Bound>,
+    is_oracle: bool,
 }
 
 impl Asked {
@@ -92,17 +68,16 @@ impl Asked {
                 Some(us.ok_or_else(expected)?)
             }
         };
-        let given = batching.get("policy").and_then(Value::as_str);
-        let bound = Bound::ALL.into_iter().find(|(_, name, _)| given == Some(*name));
-        if let Some((_, name, kind)) = bound {
-            if let Some(knobs) = batching.remove(name) {
-                batching.insert(kind.name().into(), knobs);
+        let is_oracle = batching.get("policy").and_then(Value::as_str) == Some(ORACLE);
+        if is_oracle {
+            let lazy = PolicyKind::Lazy.name();
+            if let Some(knobs) = batching.remove(ORACLE) {
+                batching.insert(lazy.into(), knobs);
             }
-            batching.insert("policy".into(), kind.name().into());
+            batching.insert("policy".into(), lazy.into());
         }
         let max_batch = model.get("max_batch_size").cloned();
-        let bound = bound.map(|(bound, ..)| bound);
-        Ok(Self { name, stages, boundary_us, max_batch, batching, bound })
+        Ok(Self { name, stages, boundary_us, max_batch, batching, is_oracle })
     }
 
     /// Returns the knobs of a model under this policy.
@@ -143,8 +118,8 @@ impl Asked {
         complete::scheduler(&mut settings);
         let converted = convert::model(&settings, 1, &Default::default(), &origin);
         let (_, mut knobs, _) = converted.map_err(|fault| refused(&fault.key, &fault.message))?;
-        if let Some(bound) = self.bound {
-            bound.replace(&mut knobs.policy);
+        if let (true, Policy::Lazy(lazy)) = (self.is_oracle, &mut knobs.policy) {
+            lazy.predictor = Predictor::Oracle;
         }
         if let (Policy::Cellular(cellular), Some(graph)) = (&mut knobs.policy, &model.cells) {
             let most = given.map(|given| self.largest(&given)).transpose()?;
@@ -215,7 +190,6 @@ mod tests {
         assert!(diversity.input.is_some() && diversity.load.is_none(), "the model is padded");
         let oracle = LazyKnobs { predictor: Predictor::Oracle, max_depth: 2, ..LazyKnobs::default() };
         assert_eq!(of("oracle: { max_depth: 2 }").policy, Policy::Lazy(oracle));
-        assert_eq!(of("dynamic-programming").policy.name(), "dynamic-programming");
     }
 
     #[test]
