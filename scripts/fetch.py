@@ -126,7 +126,10 @@ def environment(folder, requirements):
     # Scripts in an environment contain its path, so it is created in place, and its pins are noted when it is complete.
     create_environment(folder)
     try:
-        pip(python, "install", "--no-deps", "--require-hashes", "--only-binary=:all:", "-r", requirements)
+        # Python compiles the few modules that are imported; pip would compile all of them.
+        pip(
+            python, "install", "--no-compile", "--no-deps", "--require-hashes", "--only-binary=:all:", "-r", requirements
+        )
     except Unavailable as failure:
         given = f"{platform.python_implementation()} {platform.python_version()} on {platform.machine()}"
         raise Unavailable(f"the packages of {named} cannot be installed for {given}:\n{failure}") from None

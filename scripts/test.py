@@ -175,7 +175,7 @@ def python(environment, given):
     environment |= {
         "PATERNOSTER": str(binary("debug")),
         "ORT_DYLIB_PATH": str(pieces["runtime"]),
-        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPYCACHEPREFIX": str(fetch.CACHE / "bytecode"),
         # The threads of NumPy's products would spin on the cores of the servers that are tested.
         "OPENBLAS_NUM_THREADS": "1",
     }

@@ -130,11 +130,13 @@ fn a_narrow_resnet() {
 }
 
 #[test]
+#[ignore = "one network of many: make nightly"]
 fn a_narrow_vgg() {
     with_card(|| vgg(Width::part(16)).check());
 }
 
 #[test]
+#[ignore = "one network of many: make nightly"]
 fn a_narrow_mobilenet() {
     with_card(|| mobilenet(Width::part(8)).check());
 }
@@ -145,6 +147,7 @@ fn a_narrow_unet() {
 }
 
 #[test]
+#[ignore = "one network of many: make nightly"]
 fn a_narrow_linknet() {
     with_card(|| linknet(Width::part(16)).check());
 }

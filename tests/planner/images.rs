@@ -58,6 +58,7 @@ fn unet() {
 }
 
 #[test]
+#[ignore = "one network of many: make nightly"]
 fn linknet() {
     with_card(|| {
         let model = zoo::linknet(Width::QUARTER).expect("the graph is sound");

@@ -18,6 +18,8 @@ import tritonclient.grpc as triton
 from clients import statistics
 
 HERE = Path(__file__).resolve().parent
+#: Requests drawn for each operation, beside those at its boundaries.
+EXAMPLES = 8
 #: The models that openapi_hooks.py uses.
 ASKED = ("addsub", "identity", "repeat", "strings")
 
@@ -62,8 +64,8 @@ def hold_against_description(server, operations, folder, *flags, models_are_ther
 
 def test_models_that_are_there(described, tmp_path):
     server, operations = described
-    sent = hold_against_description(server, operations, tmp_path, "--max-examples=20", models_are_there=True)
-    assert sent > 20 * operations
+    sent = hold_against_description(server, operations, tmp_path, f"--max-examples={EXAMPLES}", models_are_there=True)
+    assert sent > EXAMPLES * operations
     with triton.InferenceServerClient(server.grpc) as client:
         for model in ASKED:
             assert statistics(client, model)["success"] > 0, f"'{model}' was never run"

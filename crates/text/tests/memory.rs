@@ -162,7 +162,7 @@ fn words(draw: &mut ChaCha8Rng, most: usize) -> String {
 fn any_tokenizer_prompt_and_text_takes_no_more_than_was_said() {
     let mut draw = ChaCha8Rng::seed_from_u64(1);
     let (mut answered, mut refused) = (0, 0);
-    while answered + refused < 200 {
+    while answered + refused < 100 {
         let Some((what, step)) = step(&mut draw) else { continue };
         let (rows, most) = *[(1, 100_000), (1, 2000), (4, 20_000), (60, 2), (60, 300)].choose(&mut draw).expect("one");
         let texts: Vec<String> = (0..rows).map(|_| words(&mut draw, most)).collect();
@@ -184,7 +184,7 @@ fn any_tokenizer_prompt_and_text_takes_no_more_than_was_said() {
         let (_, _, is_answered) = measure(&format!("{rows} rows of '{first}', {what}"), step, inputs, rows);
         *(if is_answered { &mut answered } else { &mut refused }) += 1;
     }
-    assert!(answered >= 100, "{answered} had tokens, and {refused} were refused");
+    assert!(answered >= 50, "{answered} had tokens, and {refused} were refused");
 }
 
 /// The largest differences between what short texts are and what they become.

@@ -16,7 +16,7 @@ const MS: Ns = 1_000_000;
 const ROWS: u32 = 64;
 
 /// Steps of a decoder, and of a newcomer after its stage.
-const STEPS: u32 = 20_000;
+const STEPS: u32 = 10_000;
 const FEW: u32 = 20;
 
 /// A stage, and a chain whose tasks take less.
@@ -144,7 +144,7 @@ fn a_lone_newcomer_waits_for_two_rounds_and_the_others_keep_almost_all_of_the_de
             let (wait_ns, kept) = (world.waits_ns[0], alone.now.as_ns() as f64 / world.now.as_ns() as f64);
             let bound_ns = MOST_NS.min(3 * (model.took_ns(CellId(0), 1) + model.took_ns(CellId(1), ROWS)));
             assert!(wait_ns <= bound_ns, "it waits for {wait_ns} ns beside {decoders}");
-            assert!(kept >= 0.99, "{decoders} decoders keep {kept}");
+            assert!(kept >= 0.98, "{decoders} decoders keep {kept}");
         }
     }
 }

@@ -75,12 +75,16 @@ impl Constant<'_> {
 
     /// Returns its elements as they are stored on the card.
     fn on_card(self) -> Bytes {
-        let numbers = || self.data.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four));
         match self.half {
             None => self.data.clone(),
-            Some(Half::F16) => numbers().flat_map(|number| half::f16::from_f32(number).to_le_bytes()).collect(),
-            Some(Half::Bf16) => numbers().flat_map(|number| half::bf16::from_f32(number).to_le_bytes()).collect(),
+            Some(Half::F16) => self.converted(|number| half::f16::from_f32(number).to_le_bytes()),
+            Some(Half::Bf16) => self.converted(|number| half::bf16::from_f32(number).to_le_bytes()),
         }
+    }
+
+    fn converted(&self, two: impl Fn(f32) -> [u8; 2]) -> Bytes {
+        let numbers = self.data.as_chunks().0.iter();
+        numbers.map(|four| two(f32::from_le_bytes(*four))).collect::<Vec<_>>().into_flattened().into()
     }
 }
 

@@ -207,7 +207,7 @@ fn is_sound(cases: impl IntoIterator<Item = Case>) -> Counts {
 
 #[test]
 fn every_order_of_two_stages_on_one_lane_is_sound() {
-    let variants = [(1, false), (2, false), (1, true), (2, true)];
+    let variants = [(1, false), (2, true)];
     let cases =
         policies().into_iter().flat_map(|policy| variants.map(|(pairs, ahead)| case(&policy, 2, pairs, 1, ahead)));
     let sum = is_sound(cases);

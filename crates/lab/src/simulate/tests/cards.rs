@@ -52,9 +52,9 @@ fn lengths_that_share_batches_wait_hardly_longer_than_in_the_best_fixed_buckets(
     let bert = || measured("bert-base.json", "bert-base-fp16", 1);
     for backlog in [0, 2_000] {
         let mean_ms = |policy, bucket_width| {
-            let setup = Setup { warm_up: 20_000, ..card(bert(), policy, bucket_width) };
+            let setup = Setup { warm_up: 10_000, ..card(bert(), policy, bucket_width) };
             let load = SimulatedLoad { backlog, ..at_rate(8_500.0, "glue-pair") };
-            run(&setup, 1, load.requests(1, 40_000)).all().latencies.mean_ns() / 1e6
+            run(&setup, 1, load.requests(1, 20_000)).all().latencies.mean_ns() / 1e6
         };
         let bucketed = mean_ms(window(), Some(64));
         for (name, policy) in policies() {
