@@ -127,10 +127,10 @@ impl Load {
         };
         let other = Knobs { stages: StageKnobs::chain(1), policy: Policy::Serial, ..knobs.clone() };
         let mut load = Self { core: Core::new(), now: Instant::ZERO, next_req: 0, running: None, kind };
-        load.core.step(Instant::ZERO, Event::ModelUp(MODEL, knobs));
+        load.core.step(Instant::ZERO, Event::ModelUp(MODEL, Box::new(knobs)));
         load.core.step(Instant::ZERO, Event::LaneUp(LaneId(0), LaneKnobs::default()));
         if kind.beside_another {
-            load.core.step(Instant::ZERO, Event::ModelUp(OTHER, other));
+            load.core.step(Instant::ZERO, Event::ModelUp(OTHER, Box::new(other)));
             (0..OTHERS).for_each(|_| load.arrive(OTHER));
         }
         for _ in 0..in_flight {

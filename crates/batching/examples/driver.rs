@@ -53,14 +53,15 @@ fn main() {
     let mut core = Core::new();
     let policy = Policy::Window(WindowKnobs { max_queue_delay_ns: 1_000_000, ..WindowKnobs::default() });
     let knobs = Knobs { max_batch_rows: 8, policy, ..Knobs::default() };
-    let mut events = vec![Event::ModelUp(MODEL, knobs), Event::LaneUp(LaneId(0), LaneKnobs::default())];
+    let mut events = vec![Event::ModelUp(MODEL, Box::new(knobs)), Event::LaneUp(LaneId(0), LaneKnobs::default())];
     let (mut numbers, mut squares) = (HashMap::new(), HashMap::new());
     let (mut next, mut is_ending, mut wake) = (0, false, None::<Instant>);
     loop {
         for event in std::mem::take(&mut events) {
             for action in core.step(now(), event) {
                 match action {
-                    Action::Launch(Task { id, rows, .. }) => {
+                    Action::Launch(task) => {
+                        let Task { id, rows, .. } = *task;
                         let batch = rows.iter().map(|row| (row.req, numbers[&row.req])).collect();
                         batches.send((id, batch)).expect("the device waits for batches");
                     }

@@ -30,7 +30,10 @@ fn main() {
     let policy = Policy::Custom(CustomPolicy::new("pairs", Pairs));
     let mut core = Core::new();
     core.step(Instant::ZERO, Event::LaneUp(LaneId(0), LaneKnobs::default()));
-    core.step(Instant::ZERO, Event::ModelUp(ModelId(0), Knobs { max_batch_rows: 8, policy, ..Knobs::default() }));
+    core.step(
+        Instant::ZERO,
+        Event::ModelUp(ModelId(0), Box::new(Knobs { max_batch_rows: 8, policy, ..Knobs::default() })),
+    );
     for req in 0..2 {
         let actions = core.step(Instant::from_ns(10 * req), Event::Arrived(Arrival::new(ReqId(req), ModelId(0), 1)));
         println!("request {req}: {actions:?}");

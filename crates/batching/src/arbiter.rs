@@ -176,6 +176,10 @@ impl Arbiter {
         self.last_lane_ns = most_ns;
     }
 
+    pub(super) fn limits_last_lane(&self) -> bool {
+        self.last_lane_ns.is_some()
+    }
+
     /// Notes a request for a group.
     pub(super) fn used(&mut self, group: GroupIx, now: Instant) {
         self.standing(group).used = Some(now);

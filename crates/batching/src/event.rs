@@ -230,7 +230,7 @@ pub enum Event<'a> {
     /// A lane hangs and is out of service. The requests of its tasks fail. `LaneUp` brings it back.
     LaneLost(LaneId),
     /// A model version is loaded and ready.
-    ModelUp(ModelId, Knobs),
+    ModelUp(ModelId, Box<Knobs>),
     /// Remove this version once none of its requests and tasks is left. Requests that arrive until then are served.
     ModelDraining(ModelId),
     /// The client took the responses for which its request's rows were paused
@@ -287,7 +287,7 @@ impl Task {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Run a task.
-    Launch(Task),
+    Launch(Box<Task>),
     /// Send one response of a decoupled request: one for each of its tasks in which any of its rows `emitted`. If the
     /// version preserves arrival order, this may come long after that task, so the driver must keep responses by
     /// `step`.

@@ -142,6 +142,8 @@ pub(super) struct Version {
     pub(super) costs: Costs,
     /// Average device time per row and stage, or per node; `None` until the first task has run.
     unit_ns: Option<Ns>,
+    /// Whether all runs correct the costs, or only those of requests with lengths, which decide who shares a batch.
+    pub(super) learns: bool,
     /// Number of runs that have corrected the costs.
     pub(super) learned: u64,
     /// Which lengths may share a batch; `None` if requests never share one.
@@ -179,7 +181,7 @@ impl Version {
         };
         let sequences = cellular.and_then(|cellular| cellular.sequences).map(Sequences::new);
         let max_rows = knobs.max_rows();
-        let Requirements { targets, shares_batches, lengths, pads_any, .. } = knobs.policy.requirements();
+        let Requirements { costs, targets, shares_batches, lengths, pads_any, .. } = knobs.policy.requirements();
         let keeps_targets = targets || knobs.objective_ns.is_some();
         let merges = (shares_batches && knobs.mergeable).then_some(match (lengths, knobs.queueing.bucket_width) {
             (Some(lengths), _) => lengths,
@@ -201,6 +203,7 @@ impl Version {
             costs: Costs::new(&buckets, max_rows, knobs.latencies.as_ref())
                 .with_chunks(is_chunked, knobs.latencies.as_ref()),
             graph,
+            learns: costs || knobs.objective_ns.is_some() || buckets.iter().any(|sizes| !sizes.is_empty()),
             learned: 0,
             merges,
             pending: Pending::new(QueueRules::new(&knobs.queueing), targets, by_length, may_leave),
@@ -241,8 +244,10 @@ impl Version {
 
     /// Corrects the costs by one run of `rows` rows of a stage or cell, executed in a bucket.
     pub(super) fn learn(&mut self, cell: CellId, rows: u32, bucket: u32, class: &ShapeClass, took_ns: Ns) {
-        self.costs.learn(cell, rows, bucket, class, took_ns);
-        self.learned += 1;
+        if self.learns || !class.0.is_empty() {
+            self.costs.learn(cell, rows, bucket, class, took_ns);
+            self.learned += 1;
+        }
     }
 
     /// Updates the average device time per row by a task of `units` rows in one stage, or `units` nodes.

@@ -157,7 +157,7 @@ impl Batches {
         let predicted_ns = context.version.costs.predict(cell, rows, &class, Quantile::Mean);
         let Access { reads, writes, .. } = access;
         let bucket = Bucket { rows: bucket, class };
-        let task = Task {
+        let task = Box::new(Task {
             id,
             model: context.version.model,
             cell,
@@ -168,7 +168,7 @@ impl Batches {
             reads,
             writes,
             after,
-        };
+        });
         context.actions.push(Action::Launch(task));
         self.release_leases(context.now);
         predicted_ns

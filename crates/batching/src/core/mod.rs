@@ -80,6 +80,7 @@ impl Core {
     #[must_use]
     pub fn with_last_lane_limit(mut self, most_ns: Option<Ns>) -> Self {
         self.arbiter.limit_last_lane(most_ns);
+        self.groups.iter_mut().for_each(|(_, entry)| entry.version.learns |= most_ns.is_some());
         self
     }
 
@@ -261,6 +262,7 @@ impl Core {
         let ix = *self.by_model.entry(model).or_insert_with(|| {
             let ix = self.groups.vacant_key();
             self.groups.insert(VersionScheduler::new(model, ix, knobs, self.limiting.claim(model)));
+            self.groups[ix].version.learns |= self.arbiter.limits_last_lane();
             self.shared_cells.came_up(ix, &self.groups[ix]);
             ix
         });

@@ -255,6 +255,9 @@ pub struct BatchLimits {
 /// A policy's requirements on its version's queue and costs.
 #[derive(Debug)]
 pub struct Requirements {
+    /// Whether it asks how long batches take. If not, runs of a version without an objective, sizes and lengths are
+    /// learned only in a core with a [last-lane limit](crate::Core::with_last_lane_limit): it costs a tenth of a step.
+    pub costs: bool,
     /// Whether requests board in the order of their targets.
     pub targets: bool,
     /// Whether requests may share a batch, if the model allows it.
@@ -270,6 +273,6 @@ pub struct Requirements {
 
 impl Default for Requirements {
     fn default() -> Self {
-        Self { targets: false, shares_batches: true, joins: false, lengths: None, pads_any: false }
+        Self { costs: true, targets: false, shares_batches: true, joins: false, lengths: None, pads_any: false }
     }
 }

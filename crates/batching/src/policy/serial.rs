@@ -9,7 +9,7 @@ pub(crate) struct Serial;
 impl Serial {
     /// Returns what the policy requires of its version.
     pub(crate) fn requirements() -> Requirements {
-        Requirements { shares_batches: false, ..Requirements::default() }
+        Requirements { costs: false, shares_batches: false, ..Requirements::default() }
     }
 }
 

@@ -15,7 +15,7 @@
 //! launched next and does not wait either.
 
 use super::{
-    BatchLimits, BatchPolicy, Decision, PolicyKnobs, RequestView, View, candidate::CandidateBatch,
+    BatchLimits, BatchPolicy, Decision, PolicyKnobs, RequestView, Requirements, View, candidate::CandidateBatch,
     queue_delay::QueueDelay, serial::Serial,
 };
 use crate::{Instant, Ns, ids::SubQueueIx, ledger::Ledger, queue::SubQueue};
@@ -38,6 +38,10 @@ impl PolicyKnobs for WindowKnobs {
         } else {
             Box::new(Serial)
         }
+    }
+
+    fn requirements(&self) -> Requirements {
+        Requirements { costs: false, ..Requirements::default() }
     }
 }
 

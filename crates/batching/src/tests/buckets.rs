@@ -178,7 +178,7 @@ fn rows_that_others_bring_count_for_the_bucket() {
         cellular::cellular(&cells, &[SegmentKnobs::Steps { cell: ONLY }], 9)
     };
     let mut core: Core = cellular::core(version(8, &BUCKETS), 1, LaneKnobs::default());
-    core.step(Instant::ZERO, Event::ModelUp(ModelId(1), version(8, &[1, 5])));
+    core.step(Instant::ZERO, Event::ModelUp(ModelId(1), Box::new(version(8, &[1, 5]))));
     let mut arrives = |req, model| {
         let arrival = Arrival { model: ModelId(model), ..request(req, vec![Unfolded::Steps(2)]) };
         launched(&core.step(Instant::ZERO, Event::Arrived(arrival)))

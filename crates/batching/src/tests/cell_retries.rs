@@ -164,7 +164,7 @@ fn versions_that_share_a_task_run_their_rows_again_apart() {
         cellular(&[CellKnobs { kind, ..cell(4, 1) }], &segments, 9)
     };
     let mut traced = TextCore::new(knobs());
-    traced.step(Event::ModelUp(ModelId(1), knobs()));
+    traced.step(Event::ModelUp(ModelId(1), Box::new(knobs())));
     traced.arrives(0, &[1]);
     for (req, model) in [(1, 0), (2, 0), (3, 1), (4, 1), (5, 0)] {
         let arrival = request(req, vec![Unfolded::Steps(1)]);

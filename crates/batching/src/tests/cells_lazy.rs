@@ -140,7 +140,7 @@ fn a_request_that_cannot_meet_its_target_is_refused_where_such_are() {
 #[test]
 fn a_draining_version_whose_last_request_is_refused_is_gone() {
     let mut core = core(knobs(true, Some(99)), 1, LaneKnobs::default());
-    core.step(Instant::ZERO, Event::ModelUp(ModelId(1), knobs(true, Some(99))));
+    core.step(Instant::ZERO, Event::ModelUp(ModelId(1), Box::new(knobs(true, Some(99)))));
     let of =
         |req, model| Arrival { model: ModelId(model), ..request(req, vec![Unfolded::Steps(1), Unfolded::Steps(1)]) };
     core.step(Instant::ZERO, Event::Arrived(of(0, 0)));
@@ -154,7 +154,7 @@ fn a_draining_version_whose_last_request_is_refused_is_gone() {
 fn a_model_with_an_urgent_request_goes_before_another_at_every_step() {
     let beside = |objective_ns| {
         let mut core = core(knobs(false, Some(10_000)), 1, LaneKnobs::default());
-        core.step(Instant::ZERO, Event::ModelUp(ModelId(1), knobs(false, Some(objective_ns))));
+        core.step(Instant::ZERO, Event::ModelUp(ModelId(1), Box::new(knobs(false, Some(objective_ns)))));
         let of = |req, model| Arrival {
             model: ModelId(model),
             ..request(req, vec![Unfolded::Steps(1), Unfolded::Steps(2)])

@@ -37,7 +37,7 @@ pub(super) fn chain(max_rows: u32, slots: u32) -> Knobs {
 
 pub(super) fn core(knobs: Knobs, lanes: u16, lane: LaneKnobs) -> Core {
     let mut core = Core::new();
-    core.step(Instant::ZERO, Event::ModelUp(MODEL, knobs));
+    core.step(Instant::ZERO, Event::ModelUp(MODEL, Box::new(knobs)));
     for id in 0..lanes {
         core.step(Instant::ZERO, Event::LaneUp(LaneId(id), lane));
     }
@@ -285,7 +285,7 @@ impl Driver {
         self.core.check().expect("the invariants hold");
         for action in actions {
             match action {
-                Action::Launch(task) => self.launch(task),
+                Action::Launch(task) => self.launch(*task),
                 Action::Finish { req, end } => {
                     let known = self.known.get_mut(&req.0).expect("it arrived");
                     assert_eq!(known.end.replace(end), None, "{req:?} ends once");

@@ -32,7 +32,7 @@ impl Driver {
     /// Creates a core with model 0 on lanes that take one task at a time, for a long run.
     pub(super) fn long(knobs: Knobs, lanes: u16) -> Self {
         let mut driver = Self { is_long: true, ..Self::default() };
-        driver.act(Event::ModelUp(ModelId(0), knobs));
+        driver.act(Event::ModelUp(ModelId(0), Box::new(knobs)));
         for lane in 0..lanes {
             driver.act(Event::LaneUp(LaneId(lane), LaneKnobs::default()));
         }
@@ -49,7 +49,7 @@ impl Driver {
         let actions = self.core.step(self.now, event);
         for action in &actions {
             match action {
-                Action::Launch(task) => self.running.push((self.now, task.clone())),
+                Action::Launch(task) => self.running.push((self.now, Task::clone(task))),
                 Action::Finish { req, end } => self.ends.push((*req, self.now, *end)),
                 Action::WakeAt(at) => self.wake = Some(*at),
                 _ => {}

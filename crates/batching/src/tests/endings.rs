@@ -179,7 +179,7 @@ fn requests_wait_for_the_first_lane() {
 #[test]
 fn a_late_driver_sees_each_request_end_for_what_came_first() {
     let mut core = Core::new();
-    core.step(Instant::ZERO, Event::ModelUp(ModelId(0), serial()));
+    core.step(Instant::ZERO, Event::ModelUp(ModelId(0), Box::new(serial())));
     core.step(Instant::ZERO, Event::LaneUp(LaneId(0), LaneKnobs::default()));
     let mut first = arrival(0);
     first.deadline = Some(at(10));

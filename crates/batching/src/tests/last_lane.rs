@@ -234,8 +234,8 @@ fn tasks_of_cells(chunks: Option<ChunkKnobs>, limit: Option<Ns>) -> Vec<(u32, u3
     let latencies = Some(CostTable { stages: vec![points.collect()] });
     let knobs = Knobs { latencies, ..cellular(&cells, &[SegmentKnobs::Steps { cell: CellId(0) }], 1_000) };
     let mut driver = Driver { core: Core::new().with_last_lane_limit(limit), ..Driver::default() };
-    driver.act(Event::ModelUp(ModelId(0), knobs));
-    driver.act(Event::ModelUp(ModelId(1), serial()));
+    driver.act(Event::ModelUp(ModelId(0), Box::new(knobs)));
+    driver.act(Event::ModelUp(ModelId(1), Box::new(serial())));
     driver.act(Event::LaneUp(LaneId(0), LaneKnobs::default()));
     driver.act(Event::Arrived(request(99, 1, 1)));
     (0..64).for_each(|req| _ = driver.act(Event::Arrived(cells_request(req, vec![Unfolded::Steps(30)]))));

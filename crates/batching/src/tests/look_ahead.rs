@@ -41,7 +41,7 @@ impl Server {
                 let begins = lane.last().map_or(self.driver.now, |(ends, _)| *ends);
                 let ahead = lane.len();
                 lane.push((begins + TASK, task.id));
-                self.launched.push((task, ahead));
+                self.launched.push((*task, ahead));
             }
         }
     }
@@ -95,7 +95,7 @@ fn a_chain_that_is_pinned_to_a_lane_is_launched_ahead_whatever_other_lanes_there
 fn a_model_holds_a_lane_once_however_many_of_its_tasks_are_on_it() {
     let model = || staged(Policy::Window(WindowKnobs::default()), 1, 1, &[(1, TASK)]);
     let mut core = Core::new();
-    (0..3).for_each(|id| drop(core.step(Instant::ZERO, Event::ModelUp(ModelId(id), model()))));
+    (0..3).for_each(|id| drop(core.step(Instant::ZERO, Event::ModelUp(ModelId(id), Box::new(model())))));
     let lane = LaneKnobs { horizon_ns: 3 * TASK / 2, depth: 2 };
     (0..3).for_each(|id| drop(core.step(Instant::ZERO, Event::LaneUp(LaneId(id), lane))));
     let mut server = Server::new(core, 3);

@@ -80,7 +80,7 @@ impl Pool {
 
     pub(super) fn model_up(&mut self, model: ModelId, knobs: Knobs) -> Actions {
         self.oracle.models.entry(model).or_insert_with(|| knobs.clone());
-        self.act(Event::ModelUp(model, knobs))
+        self.act(Event::ModelUp(model, Box::new(knobs)))
     }
 
     pub(super) fn arrive(&mut self, arrival: Arrival) -> Actions {

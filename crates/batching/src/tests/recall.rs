@@ -24,7 +24,7 @@ fn knobs() -> Knobs {
 fn core(knobs: Knobs) -> Core {
     let mut core = Core::new();
     core.step(Instant::ZERO, Event::LaneUp(LaneId(0), LaneKnobs::default()));
-    core.step(Instant::ZERO, Event::ModelUp(ModelId(0), knobs));
+    core.step(Instant::ZERO, Event::ModelUp(ModelId(0), Box::new(knobs)));
     core
 }
 
@@ -171,7 +171,7 @@ fn what_is_expected_of_requests_is_learnt_from_those_before() {
 #[test]
 fn alarms_of_requests_that_leave_and_come_back_go_off_once() {
     let mut core = Core::new();
-    core.step(Instant::ZERO, Event::ModelUp(ModelId(0), Knobs { max_batch_rows: 200, ..knobs() }));
+    core.step(Instant::ZERO, Event::ModelUp(ModelId(0), Box::new(Knobs { max_batch_rows: 200, ..knobs() })));
     for req in 0..200 {
         core.step(Instant::ZERO, Event::Arrived(Arrival { deadline: Some(at(1_000)), ..arrival(req) }));
     }

@@ -71,7 +71,7 @@ impl Ride {
     pub(super) fn new(knobs: Knobs) -> Self {
         let (stages, pairs) = (knobs.stages.len() as u16, knobs.buffer_pairs);
         let mut ride = Self { driver: Driver::default(), status: (0, vec![0; usize::from(stages)]), stages, pairs };
-        ride.act(Event::ModelUp(ModelId(0), knobs));
+        ride.act(Event::ModelUp(ModelId(0), Box::new(knobs)));
         ride
     }
 

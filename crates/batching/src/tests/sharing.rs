@@ -45,7 +45,7 @@ impl Shared {
         let mut core = Core::new();
         for (model, cellular) in (0..).map(ModelId).zip(models) {
             let knobs = Knobs { max_in_flight, policy: Policy::Cellular(cellular), ..Knobs::default() };
-            core.step(Instant::ZERO, Event::ModelUp(model, knobs));
+            core.step(Instant::ZERO, Event::ModelUp(model, Box::new(knobs)));
         }
         core.step(Instant::ZERO, Event::LaneUp(LaneId(0), LaneKnobs::default()));
         Self(core)

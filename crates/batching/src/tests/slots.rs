@@ -84,7 +84,7 @@ fn rows_of_a_shared_task_name_slots_of_their_own_versions() {
         cellular(&cells, &[SegmentKnobs::Steps { cell: CellId(0) }], slots)
     };
     let mut core = core(shared(9), 1, LaneKnobs::default());
-    core.step(Instant::ZERO, Event::ModelUp(ModelId(1), shared(9)));
+    core.step(Instant::ZERO, Event::ModelUp(ModelId(1), Box::new(shared(9))));
     let mut arrives = |req, model| {
         let arrival = Arrival { model: ModelId(model), ..request(req, vec![Unfolded::Steps(2)]) };
         rows(&core.step(Instant::ZERO, Event::Arrived(arrival)))

@@ -242,7 +242,7 @@ fn random_runs_over_stages_keep_the_invariants_and_come_to_rest() {
     let outcome = runner.run(&runs, |(knobs, lanes, horizon_ns, happenings)| {
         let mut run = Run { driver: Driver::default(), live: Vec::new(), knobs: knobs.clone() };
         for (model, knobs) in (0..).zip(knobs) {
-            run.act(Event::ModelUp(ModelId(model), knobs));
+            run.act(Event::ModelUp(ModelId(model), Box::new(knobs)));
         }
         for lane in 0..lanes {
             let depth = if horizon_ns == 0 { 1 } else { 3 };

@@ -64,7 +64,7 @@ impl Timeline {
             arrivals: BTreeMap::new(),
         };
         for (model, knobs) in (0..).zip(models) {
-            timeline.act(Event::ModelUp(ModelId(model), knobs));
+            timeline.act(Event::ModelUp(ModelId(model), Box::new(knobs)));
         }
         timeline
     }
@@ -131,7 +131,7 @@ impl Timeline {
             if let Action::Launch(task) = action {
                 let on_lane = self.running.iter().filter(|(_, other)| other.lane == task.lane).count();
                 assert_eq!(on_lane, 1, "a task is launched on a lane that is not idle");
-                self.launches.push((self.driver.now.as_ns(), task));
+                self.launches.push((self.driver.now.as_ns(), *task));
             }
         }
     }

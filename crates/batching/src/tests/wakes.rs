@@ -43,7 +43,7 @@ fn a_group_that_waits_for_its_delay_does_not_bother_the_driver_for_each_request(
 #[test]
 fn a_storm_of_cancellations_leaves_no_alarms_behind() {
     let mut core = Core::new();
-    core.step(Instant::ZERO, Event::ModelUp(ModelId(0), serial()));
+    core.step(Instant::ZERO, Event::ModelUp(ModelId(0), Box::new(serial())));
     core.step(Instant::ZERO, Event::LaneUp(LaneId(0), LaneKnobs::default()));
     // A request that stays and is due before all others, so that none of their deadlines reaches the top of the heap.
     let mut first = arrival(0);

@@ -47,7 +47,7 @@ pub(crate) fn run_alone(
     let knobs = Knobs { stages: programs.stage_knobs(), policy: Policy::Cellular(knobs), ..Knobs::default() };
     let mut core = Core::new();
     let mut step = |event: Event<'_>| core.step(Instant::ZERO, event);
-    step(Event::ModelUp(MODEL, knobs));
+    step(Event::ModelUp(MODEL, Box::new(knobs)));
     let mut unfolded_states = Vec::with_capacity(requests.len());
     let mut actions = Vec::new();
     for (number, Trial { inputs, graph, given }) in (0..).zip(requests) {
@@ -64,7 +64,7 @@ pub(crate) fn run_alone(
     loop {
         for action in actions {
             match action {
-                Action::Launch(task) => tasks.push_back(task),
+                Action::Launch(task) => tasks.push_back(*task),
                 Action::Finish { end: End::Completed, .. } => left -= 1,
                 Action::Finish { end, .. } => return Err(format!("the request ended {end:?}")),
                 Action::Emit { .. }

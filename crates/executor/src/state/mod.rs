@@ -116,7 +116,7 @@ impl State {
         after: &mut Effects,
     ) {
         self.models.insert(id, VersionState::new(loaded, knobs.queueing.preserve_ordering));
-        self.step(now, Event::ModelUp(id, knobs), after);
+        self.step(now, Event::ModelUp(id, Box::new(knobs)), after);
     }
 
     /// Admits a request.
@@ -341,7 +341,7 @@ impl State {
         let mut gave_up = false;
         for action in self.core.step(now, event) {
             match action {
-                Action::Launch(task) => self.launch(now, task, after),
+                Action::Launch(task) => self.launch(now, *task, after),
                 Action::Emit { req, step } => {
                     if let Some(record) = self.record(req) {
                         record.emit(now, step);

@@ -249,7 +249,7 @@ impl<'s> Run<'s> {
         for action in self.devices[device].core.step(self.now, event) {
             match action {
                 Action::Launch(task) => {
-                    self.devices[device].lanes.push(task);
+                    self.devices[device].lanes.push(*task);
                     self.begin(device);
                 }
                 Action::Finish { req, end } => self.finish(req, end),
@@ -372,7 +372,7 @@ impl Device {
     fn new(setup: &Setup) -> Self {
         let mut core = Core::new();
         for (id, served) in (0..).zip(&setup.models) {
-            core.step(Instant::ZERO, Event::ModelUp(ModelId(id), served.staged()));
+            core.step(Instant::ZERO, Event::ModelUp(ModelId(id), Box::new(served.staged())));
         }
         for lane in 0..setup.lanes.max(1) {
             core.step(Instant::ZERO, Event::LaneUp(LaneId(lane), setup.ahead));

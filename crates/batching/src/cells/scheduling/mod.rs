@@ -371,7 +371,7 @@ fn launch(context: &mut StepContext<'_>, lane: LaneId, id: TaskId, cell: CellId,
     let steps = longest(&spans);
     let class = class_of(steps);
     let bucket = Bucket { rows: context.version.costs.bucket(cell, rows, &class), class };
-    context.actions.push(Action::Launch(Task {
+    context.actions.push(Action::Launch(Box::new(Task {
         id,
         model: context.version.model,
         cell,
@@ -382,7 +382,7 @@ fn launch(context: &mut StepContext<'_>, lane: LaneId, id: TaskId, cell: CellId,
         reads: SmallVec::new(),
         writes: None,
         after: SmallVec::new(),
-    }));
+    })));
     predict(context.version, cell, rows, steps)
 }
 

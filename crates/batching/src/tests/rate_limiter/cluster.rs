@@ -53,7 +53,7 @@ impl Cluster {
         let freed = self.limiter.register(model, &name, &knobs.rate_limiter, &all)?;
         self.models.insert(model, knobs.rate_limiter.clone());
         self.wake(freed);
-        all.into_iter().for_each(|core| self.step(core, Event::ModelUp(model, knobs.clone())));
+        all.into_iter().for_each(|core| self.step(core, Event::ModelUp(model, Box::new(knobs.clone()))));
         Ok(())
     }
 
@@ -87,7 +87,7 @@ impl Cluster {
             match action {
                 Action::Launch(task) => {
                     self.launches.push((self.now.as_ns(), core, task.model.0));
-                    self.running.push((core, self.now + (self.takes_ns)(task.model), task));
+                    self.running.push((core, self.now + (self.takes_ns)(task.model), *task));
                 }
                 Action::Finish { req, .. } => self.open.retain(|&(_, open)| open != req),
                 Action::UnitsFreed { core: other } => {

@@ -392,7 +392,7 @@ fn cells_share_tasks_only_where_the_task_holds_what_they_need() {
             let policy = Policy::Cellular(CellularKnobs { cells, segments, slots: 9, ..CellularKnobs::default() });
             let knobs = Knobs { policy, ..needs(resources, 1) };
             limiter.register(model, "cells", &knobs.rate_limiter, &[0]).expect("nothing limits it");
-            core.step(Instant::ZERO, Event::ModelUp(model, knobs));
+            core.step(Instant::ZERO, Event::ModelUp(model, Box::new(knobs)));
         }
         for model in 0..2 {
             let steps = vec![paternoster_model::unfold::Unfolded::Steps(1)];

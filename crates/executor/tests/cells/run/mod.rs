@@ -111,7 +111,7 @@ impl Run {
     pub(super) fn new(world: World, seed: u64, planted: Option<Planted>) -> Self {
         let mut core = Core::new();
         for (model, knobs) in (0..).zip(&world.models) {
-            core.step(Instant::ZERO, Event::ModelUp(ModelId(model), knobs.clone()));
+            core.step(Instant::ZERO, Event::ModelUp(ModelId(model), Box::new(knobs.clone())));
         }
         let mut lanes = BTreeMap::new();
         for (lane, knobs) in (0..).zip(&world.lanes) {
@@ -312,7 +312,7 @@ impl Run {
             match action {
                 Action::Launch(task) => {
                     self.all_have_replied(&mut replied)?;
-                    self.launch(task)?;
+                    self.launch(*task)?;
                 }
                 Action::Finish { req, end } => {
                     self.finish(req, end)?;
