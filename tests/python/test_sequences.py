@@ -7,7 +7,7 @@ import random
 import shutil
 import subprocess
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import cells_reference
 import numpy as np
@@ -55,7 +55,7 @@ def repository(made_models, tmp_path_factory):
     idle, candidates, state = "60000000", "max_candidate_sequences: 4", "dims: [ 1 ] }"
     for model in ("total", "corrid"):
         shutil.copytree(made / model, folder / model)
-    variant(folder, made, "crowd", "total", (candidates, "max_candidate_sequences: 64"))
+    variant(folder, made, "crowd", "total", (candidates, "max_candidate_sequences: 64"), (idle, "15000000"))
     variant(folder, made, "single", "total", (candidates, "max_candidate_sequences: 1"))
     variant(folder, made, "hasty", "total", (candidates, "max_candidate_sequences: 1"), (idle, "200000"))
     begun = variant(
@@ -360,6 +360,7 @@ def test_a_crowd_of_sequences_gets_right_sums_while_clients_vanish(server):
         while waiting := [id_ for id_ in ids if not starts[id_ - 1].done()]:
             for id_ in set(ids) - set(waiting):
                 sums[id_] = add(client, "crowd", id_, 0)[0]
+            wait(starts, timeout=1)
         assert [start.result()[0] for start in starts] == list(ids)
         assert all(sums[id_] in (None, id_) for id_ in ids)
         for id_ in ids:

@@ -193,11 +193,13 @@ fn stages_of_resnet50_equal_the_whole() {
 }
 
 #[test]
+#[ignore = "one network of many: make nightly"]
 fn stages_of_vgg19_equal_the_whole() {
     chained_stages_equal_the_whole(&zoo::vgg19(Width::QUARTER).expect("sound"), &image_batches(224));
 }
 
 #[test]
+#[ignore = "one network of many: make nightly"]
 fn stages_of_mobilenet_equal_the_whole() {
     chained_stages_equal_the_whole(&zoo::mobilenet(Width::QUARTER).expect("sound"), &image_batches(224));
 }
@@ -208,11 +210,13 @@ fn stages_of_unet_equal_the_whole() {
 }
 
 #[test]
+#[ignore = "one network of many: make nightly"]
 fn stages_of_linknet_equal_the_whole() {
     chained_stages_equal_the_whole(&zoo::linknet(Width::QUARTER).expect("sound"), &image_batches(256));
 }
 
 #[test]
+#[ignore = "one network of many: make nightly"]
 fn stages_of_bert_base_equal_the_whole() {
     chained_stages_equal_the_whole(&zoo::bert_base(Width::QUARTER).expect("sound"), &text_batches());
 }

@@ -68,7 +68,7 @@ pub(crate) fn vgg19() -> Network {
 }
 
 pub(crate) fn bert() -> Network {
-    Network { name: "bert-base", model: zoo::bert_base(Width::QUARTER).expect("sound"), kind: Kind::Texts }
+    Network { name: "bert-base", model: zoo::bert_base(Width::part(12)).expect("sound"), kind: Kind::Texts }
 }
 
 /// Returns MiniLM; `None` if its weights are not available.
