@@ -176,8 +176,9 @@ impl Arbiter {
         self.last_lane_ns = most_ns;
     }
 
-    pub(super) fn limits_last_lane(&self) -> bool {
-        self.last_lane_ns.is_some()
+    /// Whether lanes are given out by predicted times.
+    pub(super) fn asks_for_times(&self) -> bool {
+        self.last_lane_ns.is_some() || self.lanes().any(Lane::looks_ahead)
     }
 
     /// Notes a request for a group.

@@ -80,7 +80,7 @@ impl Core {
     #[must_use]
     pub fn with_last_lane_limit(mut self, most_ns: Option<Ns>) -> Self {
         self.arbiter.limit_last_lane(most_ns);
-        self.groups.iter_mut().for_each(|(_, entry)| entry.version.learns |= most_ns.is_some());
+        self.learn_for_lanes();
         self
     }
 
@@ -102,7 +102,10 @@ impl Core {
             Event::Resumed(req) => self.resumed(req, &mut actions),
             Event::Completed { task, rows } => self.completed(task, rows, &mut actions),
             Event::Failed { task } => self.failed(task, &mut actions),
-            Event::LaneUp(lane, knobs) => self.arbiter.lane_up(lane, knobs),
+            Event::LaneUp(lane, knobs) => {
+                self.arbiter.lane_up(lane, knobs);
+                self.learn_for_lanes();
+            }
             Event::LaneLost(lane) => self.lane_lost(lane, &mut actions),
             Event::Recall => self.recall(&mut actions),
             Event::DeviceLost => self.device_lost(&mut actions),
@@ -262,11 +265,18 @@ impl Core {
         let ix = *self.by_model.entry(model).or_insert_with(|| {
             let ix = self.groups.vacant_key();
             self.groups.insert(VersionScheduler::new(model, ix, knobs, self.limiting.claim(model)));
-            self.groups[ix].version.learns |= self.arbiter.limits_last_lane();
             self.shared_cells.came_up(ix, &self.groups[ix]);
             ix
         });
         self.arbiter.weigh(ix, knobs.weight, knobs.rate_limiter.priority);
+        self.learn_for_lanes();
+    }
+
+    /// Lets all versions learn their runs if lanes are given out by predicted times.
+    fn learn_for_lanes(&mut self) {
+        if self.arbiter.asks_for_times() {
+            self.groups.iter_mut().for_each(|(_, entry)| entry.version.learns = true);
+        }
     }
 
     fn draining(&mut self, model: ModelId, actions: &mut Actions) {

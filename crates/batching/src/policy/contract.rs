@@ -256,7 +256,8 @@ pub struct BatchLimits {
 #[derive(Debug)]
 pub struct Requirements {
     /// Whether it asks how long batches take. If not, runs of a version without an objective, sizes and lengths are
-    /// learned only in a core with a [last-lane limit](crate::Core::with_last_lane_limit): it costs a tenth of a step.
+    /// learned only where lanes look ahead or have a [limit](crate::Core::with_last_lane_limit). To learn a run takes a
+    /// tenth of the core's time for it.
     pub costs: bool,
     /// Whether requests board in the order of their targets.
     pub targets: bool,

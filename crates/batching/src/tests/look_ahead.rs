@@ -91,6 +91,22 @@ fn a_chain_that_is_pinned_to_a_lane_is_launched_ahead_whatever_other_lanes_there
     assert_eq!([1, 2, 3].map(ahead_of_six), [5, 5, 5]);
 }
 
+/// As long as nothing is known of a task, it takes the whole horizon.
+#[test]
+fn lanes_learn_how_long_tasks_take_whose_policy_never_asks() {
+    let policy = Policy::Window(WindowKnobs::default());
+    let knobs = Box::new(Knobs { max_in_flight: 8, policy, ..Knobs::default() });
+    let mut core = Core::new();
+    core.step(Instant::ZERO, Event::ModelUp(ModelId(0), knobs));
+    core.step(Instant::ZERO, Event::LaneUp(LaneId(0), LaneKnobs { horizon_ns: 5 * TASK / 2, depth: 5 }));
+    let mut server = Server::new(core, 1);
+    (0..8).for_each(|req| server.sends(arrival(req)));
+    assert_eq!(server.launched.len(), 1);
+    server.run_out();
+    let ahead: Vec<usize> = server.launched.iter().map(|(_, ahead)| *ahead).collect();
+    assert_eq!(ahead.iter().max(), Some(&3), "within two tasks and a half: {ahead:?}");
+}
+
 #[test]
 fn a_model_holds_a_lane_once_however_many_of_its_tasks_are_on_it() {
     let model = || staged(Policy::Window(WindowKnobs::default()), 1, 1, &[(1, TASK)]);
