@@ -20,7 +20,7 @@ mod tests {
     type Body = fn(&[u8]);
 
     /// Inputs that each target is called with beside its seeds. The fuzzers go on from there (`make fuzz`).
-    const MUTATED: usize = 3000;
+    const MUTATED: usize = 1000;
 
     /// The longest of them in bytes.
     const LONGEST: usize = 4096;

@@ -144,6 +144,10 @@ fn compare(name: &str, rows: usize, expected: &BatchOutput, got: &BatchOutput) {
 
 /// Checks that every boundary can be passed row by row, and that the chain computes the same as the whole model.
 fn chained_stages_equal_the_whole(model: &Model, batches: &[(usize, Tensors)]) {
+    chains_equal_the_whole(model, batches, &[2, 3, 4, 6]);
+}
+
+fn chains_equal_the_whole(model: &Model, batches: &[(usize, Tensors)], numbers_of_parts: &[usize]) {
     let Some(runtime) = runtime() else { return };
     let whole = Compiled::whole(runtime, model);
     let expected: Vec<Tensors> = batches
@@ -154,7 +158,7 @@ fn chained_stages_equal_the_whole(model: &Model, batches: &[(usize, Tensors)]) {
             tensors
         })
         .collect();
-    for parts in [2, 3, 4, 6] {
+    for &parts in numbers_of_parts {
         let stages = cut(model, Cuts::Parts(parts), &[]).expect("the network can be cut");
         assert_eq!(stages.len(), parts);
         let shares: f64 = stages.iter().map(|stage| stage.cost).sum();
@@ -206,6 +210,12 @@ fn stages_of_mobilenet_equal_the_whole() {
 
 #[test]
 fn stages_of_unet_equal_the_whole() {
+    chains_equal_the_whole(&zoo::unet(Width::QUARTER).expect("sound"), &image_batches(256), &[4]);
+}
+
+#[test]
+#[ignore = "every number of stages: make nightly"]
+fn any_number_of_stages_of_unet_equals_the_whole() {
     chained_stages_equal_the_whole(&zoo::unet(Width::QUARTER).expect("sound"), &image_batches(256));
 }
 
@@ -223,13 +233,23 @@ fn stages_of_bert_base_equal_the_whole() {
 
 #[test]
 fn stages_of_minilm_equal_the_whole() {
+    stages_of_minilm(&[3]);
+}
+
+#[test]
+#[ignore = "every number of stages: make nightly"]
+fn any_number_of_stages_of_minilm_equals_the_whole() {
+    stages_of_minilm(&[2, 3, 4, 6]);
+}
+
+fn stages_of_minilm(numbers_of_parts: &[usize]) {
     let checkpoint = paternoster_testing::cache().join("minilm/model.safetensors");
     if !checkpoint.exists() {
         eprintln!("skipped: no checkpoint of MiniLM; run `make demo`");
         return;
     }
     let checkpoint = Checkpoint::read(&checkpoint).expect("a checkpoint");
-    chained_stages_equal_the_whole(&zoo::minilm(checkpoint).expect("sound"), &text_batches());
+    chains_equal_the_whole(&zoo::minilm(checkpoint).expect("sound"), &text_batches(), numbers_of_parts);
 }
 
 #[test]

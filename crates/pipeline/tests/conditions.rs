@@ -15,7 +15,9 @@ use paternoster_testing::program::{FakeProgram, floats, like_input};
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
 
-const CASES: u64 = 10_000;
+const CASES: u64 = 2_500;
+/// Those of a long run.
+const MANY_CASES: u64 = 20_000;
 const AT_A_TIME: u64 = 50;
 const MOST_ROWS: usize = 4;
 /// Values of the rows, and of the conditions.
@@ -80,6 +82,16 @@ async fn check(models: &Arc<Served>, seed: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_row_is_what_the_first_step_gave_whatever_their_order() {
+    check_cases(CASES).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "many cases: make nightly"]
+async fn in_many_cases_each_row_is_what_the_first_step_gave() {
+    check_cases(MANY_CASES).await;
+}
+
+async fn check_cases(cases: u64) {
     let pool = Pool::start(&PoolOptions { cpu_lanes: 2, ..PoolOptions::default() }).expect("threads start");
     let serve = |adds: i32| {
         let policy = Policy::Window(WindowKnobs::default());
@@ -91,7 +103,7 @@ async fn each_row_is_what_the_first_step_gave_whatever_their_order() {
         Servable::Model(Arc::new(handle.expect("the CPU has room")))
     };
     let models = Arc::new(Served([10, 20, 30].map(serve)));
-    for first in (0..CASES).step_by(AT_A_TIME as usize) {
+    for first in (0..cases).step_by(AT_A_TIME as usize) {
         join_all((first..first + AT_A_TIME).map(|seed| check(&models, seed))).await;
     }
 }

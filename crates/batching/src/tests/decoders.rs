@@ -297,7 +297,17 @@ fn lazy_is_no_later_than_without_slack() {
 
 #[test]
 fn under_lazy_far_fewer_are_late_than_in_padded_graphs() {
-    for (model, rate, ms) in [(GNMT, 1_000.0, 20), (GNMT, 1_000.0, 12), (TRANSFORMER, 1_000.0, 6)] {
+    far_fewer_are_late_under_lazy(&[(TRANSFORMER, 1_000.0, 6)]);
+}
+
+#[test]
+#[ignore = "a sweep: make nightly"]
+fn under_lazy_far_fewer_are_late_than_in_padded_graphs_of_recurrent_encoders() {
+    far_fewer_are_late_under_lazy(&[(GNMT, 1_000.0, 20), (GNMT, 1_000.0, 12)]);
+}
+
+fn far_fewer_are_late_under_lazy(cases: &[(Translator, f64, Ns)]) {
+    for &(model, rate, ms) in cases {
         let late = |knobs| offer(model, knobs, rate, sentences(1.0)).late;
         let (lazy, graphs) = (late(model.lazy(ms * MS)), late(model.graphs(ms * MS)));
         assert!(lazy <= graphs / 2.0, "{rate}/s within {ms} ms: {lazy} beside {graphs}");
@@ -306,7 +316,17 @@ fn under_lazy_far_fewer_are_late_than_in_padded_graphs() {
 
 #[test]
 fn at_most_twice_as_many_are_refused_as_would_be_late() {
-    for (rate, ms) in [(1_000.0, 6), (1_000.0, 4), (2_000.0, 6)] {
+    at_most_twice_as_many_are_refused(&[(1_000.0, 4)]);
+}
+
+#[test]
+#[ignore = "a sweep: make nightly"]
+fn at_most_twice_as_many_are_refused_as_would_be_late_at_other_rates() {
+    at_most_twice_as_many_are_refused(&[(1_000.0, 6), (2_000.0, 6)]);
+}
+
+fn at_most_twice_as_many_are_refused(cases: &[(f64, Ns)]) {
+    for &(rate, ms) in cases {
         let shares = |knobs| offer(TRANSFORMER, knobs, rate, sentences(1.0));
         let (late, with) = (shares(TRANSFORMER.lazy(ms * MS)).late, shares(TRANSFORMER.refusing(ms * MS)));
         assert!(with.refused > 0.0 && with.refused <= 2.0 * late, "{rate}/s within {ms} ms: {with:?} beside {late}");

@@ -49,12 +49,23 @@ fn at_rate(rate: f64, lengths: &str) -> SimulatedLoad {
 /// large for ever, at four times the latency.
 #[test]
 fn lengths_that_share_batches_wait_hardly_longer_than_in_the_best_fixed_buckets() {
+    mixed_lengths_wait_hardly_longer(6_000);
+}
+
+#[test]
+#[ignore = "the full size: make nightly"]
+fn over_many_requests_lengths_that_share_batches_wait_hardly_longer() {
+    mixed_lengths_wait_hardly_longer(20_000);
+}
+
+/// Counts the second half of this many requests.
+fn mixed_lengths_wait_hardly_longer(requests: u64) {
     let bert = || measured("bert-base.json", "bert-base-fp16", 1);
     for backlog in [0, 2_000] {
         let mean_ms = |policy, bucket_width| {
-            let setup = Setup { warm_up: 10_000, ..card(bert(), policy, bucket_width) };
+            let setup = Setup { warm_up: requests / 2, ..card(bert(), policy, bucket_width) };
             let load = SimulatedLoad { backlog, ..at_rate(8_500.0, "glue-pair") };
-            run(&setup, 1, load.requests(1, 20_000)).all().latencies.mean_ns() / 1e6
+            run(&setup, 1, load.requests(1, requests)).all().latencies.mean_ns() / 1e6
         };
         let bucketed = mean_ms(window(), Some(64));
         for (name, policy) in policies() {

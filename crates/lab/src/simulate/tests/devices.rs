@@ -96,14 +96,17 @@ fn plays(seed: u64) -> (u64, u64) {
     (counted.recalled, counted.failed)
 }
 
+/// Worlds of a run by day.
+const SEEDS: u64 = 120;
+
 #[test]
 fn whatever_happens_to_devices_every_request_ends_once() {
     let (mut moved, mut failed) = (0, 0);
-    for seed in 0..300 {
+    for seed in 0..SEEDS {
         let (own_moved, own_failed) = plays(seed);
         (moved, failed) = (moved + own_moved, failed + own_failed);
     }
-    assert!(moved > 100 && failed > 100, "{moved} moved, {failed} failed");
+    assert!(3 * moved > SEEDS && 3 * failed > SEEDS, "{moved} moved, {failed} failed");
 }
 
 #[test]

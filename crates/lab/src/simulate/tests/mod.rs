@@ -242,10 +242,20 @@ fn poisson(rate: f64) -> SimulatedLoad {
 
 #[test]
 fn the_mean_wait_of_a_single_server_is_that_of_the_closed_form() {
+    the_mean_wait_is_that_of_the_closed_form(20_000);
+}
+
+#[test]
+#[ignore = "the full size: make nightly"]
+fn over_many_requests_the_mean_wait_is_that_of_the_closed_form() {
+    the_mean_wait_is_that_of_the_closed_form(60_000);
+}
+
+fn the_mean_wait_is_that_of_the_closed_form(requests: u64) {
     let mut setup = setup(model(&[(1_000_000, 1_000_000)]), Policy::Serial);
     setup.warm_up = 2000;
     for used in [0.5, 0.7] {
-        let figures = run(&setup, 1, poisson(used * 1000.0).requests(11, 60_000));
+        let figures = run(&setup, 1, poisson(used * 1000.0).requests(11, requests));
         let wait_ns = figures.all().latencies.mean_ns() - 1e6;
         // M/D/1: the mean wait is ρ·D / 2(1 − ρ).
         let expected_ns = used * 1e6 / (2.0 * (1.0 - used));
@@ -316,6 +326,16 @@ fn more_load_never_needs_fewer_devices() {
 
 #[test]
 fn looking_ahead_queues_no_more_than_its_horizon_whatever_tasks_take() {
+    looking_ahead_queues_no_more_than_its_horizon(12_000);
+}
+
+#[test]
+#[ignore = "the full size: make nightly"]
+fn over_many_requests_looking_ahead_queues_no_more_than_its_horizon() {
+    looking_ahead_queues_no_more_than_its_horizon(40_000);
+}
+
+fn looking_ahead_queues_no_more_than_its_horizon(requests: u64) {
     const HORIZON_NS: Ns = 2_000_000;
     const PREDICTED_NS: Ns = 800_000;
     for off in [0.97, 1.0, 1.03] {
@@ -328,7 +348,7 @@ fn looking_ahead_queues_no_more_than_its_horizon_whatever_tasks_take() {
         setup.models[0].knobs.objective_ns = None;
         setup.ahead = LaneKnobs { horizon_ns: HORIZON_NS, depth: 5 };
         setup.warm_up = 2_000;
-        let queued = run(&setup, 1, poisson(8_000.0).requests(1, 40_000)).all().queued;
+        let queued = run(&setup, 1, poisson(8_000.0).requests(1, requests)).all().queued;
         let [p50, p99] = [0.5, 0.99].map(|part| queued.quantile_ns(part));
         assert!(p99 <= HORIZON_NS + took_ns, "tasks take {off} of what is predicted: queued {p50} / {p99} ns");
         assert!(p50 >= HORIZON_NS, "the lane is kept busy for its horizon: {p50} ns at {off}");
