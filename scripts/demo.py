@@ -46,13 +46,15 @@ MODELS = DEMO / "models"
 #: The LSTM as one graph, as frameworks export it: with the configuration that a Triton repository has, and without one.
 AS_IN_TRITON, AS_EXPORTED = DEMO / "as-in-triton", DEMO / "as-exported"
 DYNAMIC_BATCHING = f'name: "{LSTM}"\nbackend: "onnxruntime"\nmax_batch_size: 64\ndynamic_batching {{ }}\n'
+#: Seconds of each load, of which tests set fewer.
+SECONDS_OF_LOAD = float(os.environ.get("PATERNOSTER_DEMO_SECONDS", "3"))
 LOAD = (
-    "--workload", "closed-22", "--concurrency", "16", "--seconds", "3", "--warm-up-seconds", "2", "--rounds", "2", "--samples", "64",
+    "--workload", "closed-22", "--concurrency", "16", "--seconds", str(SECONDS_OF_LOAD),
+    "--warm-up-seconds", str(min(2.0, SECONDS_OF_LOAD)), "--rounds", "2", "--samples", "64",
 )  # fmt: skip
 #: Milliseconds of the comparison that are drawn.
 DRAWN_MS = 200
 SINGLES = 50
-SECONDS_OF_LOAD = 3.0
 CLIENTS = 4
 
 

@@ -162,6 +162,7 @@ def python(environment, given):
         lean = binary("debug").with_name("paternoster-lean")
         shutil.copy2(executable(environment, "--bin", "paternoster", "--no-default-features"), lean)
         environment["PATERNOSTER_LEAN"] = str(lean)
+        environment["PATERNOSTER_NIGHTLY"] = "1"
     else:
         folders.append("--ignore=tests/python/nightly")
         left_out.append("tests/python/nightly (make nightly)")

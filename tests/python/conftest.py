@@ -65,6 +65,11 @@ def pytest_terminal_summary(terminalreporter):
             terminalreporter.line(line)
 
 
+def by_night():
+    """Returns whether this is the nightly run, which has time for more cases."""
+    return bool(os.environ.get("PATERNOSTER_NIGHTLY"))
+
+
 def fetched(piece):
     """Fetches a piece. Outside CI the test is skipped without it."""
     try:

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from clients import eventually, metric, pending
-from conftest import serving
+from conftest import by_night, serving
 from tritonclient.utils import InferenceServerException
 
-REQUESTS = 500
+#: Requests for each model.
+REQUESTS = 500 if by_night() else 200
 #: One of this many requests is cancelled.
 CANCELLED = 20
 TOLERANCE = 1e-4
@@ -203,7 +204,7 @@ def test_a_graph_that_is_none_is_the_senders_fault(server, model, request_, reas
 
 
 #: Number of good clients, and of the requests of each.
-GOOD, EACH = 6, 25
+GOOD, EACH = 6, 25 if by_night() else 12
 #: A token beyond every table.
 NO_TOKEN = 10**9
 

@@ -17,6 +17,10 @@ PAIRS = list(zip(demo.SENTENCES[::2], demo.SENTENCES[1::2]))
 FOUND = [demo.SENTENCES[1], demo.SENTENCES[11], demo.SENTENCES[7]]
 
 
+#: Seconds of each load: the test asks whether there are figures, not what they are.
+SECONDS_OF_LOAD = "0.5"
+
+
 @pytest.fixture
 def checkout(tmp_path):
     folder = tmp_path / "checkout"
@@ -36,7 +40,7 @@ def make_demo(checkout, program, made="build"):
     own = {name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name != "MFLAGS"}
     # The program exists already.
     command = ["make", f"--old-file={made}", "demo"]
-    environment = {**own, "PATERNOSTER": str(program)}
+    environment = {**own, "PATERNOSTER": str(program), "PATERNOSTER_DEMO_SECONDS": SECONDS_OF_LOAD}
     return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=300)
 
 

@@ -56,7 +56,7 @@ def failures(server, reason):
 
 def test_endless_runs_end_with_their_clients_deadlines(serve):
     server, client = serve("--task-time-limit-secs=0")
-    for turn in range(1, 4):
+    for turn in range(1, 3):
         # Long enough for the requests to begin on a busy machine.
         ask_endless(server, "DEADLINE_EXCEEDED", client_timeout=5)
         # Both lanes are free again, although no limit on a task's time would free them.
@@ -64,7 +64,7 @@ def test_endless_runs_end_with_their_clients_deadlines(serve):
         eventually("counted expiries", lambda: failures(server, "CANCELED") == 2 * turn)
     assert failures(server, "BACKEND") == 0
     eventually("runs that have ended", lambda: metric(server, "paternoster_tasks_running") == 0)
-    assert metric(server, "paternoster_tasks_unwanted_total") == 6
+    assert metric(server, "paternoster_tasks_unwanted_total") == 4
     assert metric(server, "paternoster_lanes_stuck") == metric(server, "paternoster_lanes_replaced_total") == 0
     assert client.is_server_ready()
 

@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 import tritonclient.grpc as triton
 from clients import statistics
+from conftest import by_night
 
 HERE = Path(__file__).resolve().parent
 #: Requests drawn for each operation, beside those at its boundaries.
-EXAMPLES = 8
+EXAMPLES = 8 if by_night() else 4
 #: The models that openapi_hooks.py uses.
 ASKED = ("addsub", "identity", "repeat", "strings")
 

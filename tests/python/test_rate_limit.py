@@ -2,7 +2,6 @@
 up. What ran when is read from the timeline, so that no test depends on times."""
 
 import json
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,7 +11,7 @@ from conftest import serving
 from onnx_bytes import identity
 from repository_on_disk import config, write_model
 
-#: The number of requests that each model gets at once; each takes seconds.
+#: The number of requests that each model gets at once; each takes a second or more.
 EACH = 1
 ROW = {"INPUT0": ("FP32", [16])}
 #: A run of the slow model takes seconds, and beside other work minutes.
@@ -24,6 +23,9 @@ def limited(count=1, name="unit", is_global=True, priority=1):
     resource = f'{{ name: "{name}" global: {str(is_global).lower()} count: {count} }}'
     return f"instance_group [ {{ count: 2 rate_limiter {{ resources [ {resource} ] priority: {priority} }} }} ]"
 
+
+#: The rounds of the slow model's loop, and those that are enough here, as 64-bit numbers in its file.
+ROUNDS, FEWER = (150).to_bytes(8, "little"), (40).to_bytes(8, "little")
 
 #: The same in model.yaml.
 YAML = """max_batch_size: 1
@@ -37,11 +39,12 @@ batching: { policy: serial }
 @pytest.fixture(scope="module")
 def repository(made_models, tmp_path_factory):
     """Two slow models that share a unit of a resource, one in each form of the configuration."""
-    slow = made_models("tests", "--only", "slow") / "slow" / "1" / "model.onnx"
+    slow = (made_models("tests", "--only", "slow") / "slow" / "1" / "model.onnx").read_bytes()
+    assert slow.count(ROUNDS) == 1
     folder = tmp_path_factory.mktemp("limited")
     for name in ("red", "blue"):
         (folder / name / "1").mkdir(parents=True)
-        shutil.copy(slow, folder / name / "1")
+        (folder / name / "1" / "model.onnx").write_bytes(slow.replace(ROUNDS, FEWER))
     (folder / "red" / "config.pbtxt").write_text(config("red", ROW, max_batch_size=1, extra=limited()))
     (folder / "blue" / "model.yaml").write_text(YAML)
     return folder

@@ -91,10 +91,24 @@ async fn answers(engines: Engines, root: &TempDir, names: &[&str]) -> Vec<Answer
     answers
 }
 
+/// Lets the slow model run fewer rounds of its loop, whose number is in its file.
+fn shorten(file: &Path) {
+    let mut bytes = fs::read(file).expect("it is written");
+    let rounds = 150_i64.to_le_bytes();
+    let at = bytes.windows(rounds.len()).position(|window| *window == rounds).expect("it has a number of rounds");
+    bytes[at..at + rounds.len()].copy_from_slice(&10_i64.to_le_bytes());
+    fs::write(file, bytes).expect("the folder takes it");
+}
+
 /// Checks that models answer the same with both engines.
 async fn check(names: &[&str], key: &str) {
     let (Some(one), Some(other)) = (engines(), engines()) else { return };
     let (plain, changed) = (written(names, "backend: onnxruntime"), written(names, key));
+    if names.contains(&"slow") {
+        for folder in [&plain, &changed] {
+            shorten(&folder.path().join("slow/1/model.onnx"));
+        }
+    }
     let expected = answers(one, &plain, names).await;
     let given = answers(other, &changed, names).await;
     for ((name, expected), given) in names.iter().zip(expected).zip(given) {

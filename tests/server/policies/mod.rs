@@ -23,7 +23,7 @@ use self::{
 };
 
 /// Number of requests of a network, each submitted once under each combination.
-const REQUESTS: usize = 40;
+const REQUESTS: usize = if cfg!(debug_assertions) { 24 } else { 40 };
 
 /// Runs a network's requests under every policy, each with two of the ways to cut it, chosen by `turn`.
 async fn batched_equals_unbatched(network: Network, turn: usize) {

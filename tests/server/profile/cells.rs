@@ -205,7 +205,7 @@ async fn cells_run_in_the_batches_of_their_profile() {
         let (_pool, loader) = place.loader(runtime);
         if let Some(sizes) = sizes {
             let request = read_model(&place.repository(), "model", &*loader).expect("it is there");
-            let budget = Duration::from_secs(5);
+            let budget = Duration::from_secs(1);
             let trials = Trials { budget, before_run: &|_, _| true, wants_stages: &|_| true, by_operators: false };
             let mut profile = loader.measure(&request, trials).expect("it runs");
             for cell in &mut profile.cells {

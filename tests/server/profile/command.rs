@@ -19,7 +19,7 @@ use crate::profile::rig::{Place, text};
 /// Returns the command's output for a model; `None` if ONNX Runtime is not installed.
 pub(super) fn printed(place: &Place, model: &str, json: bool) -> Option<Result<String, ProfileError>> {
     // Ends earlier if all sizes are measured well enough. A busy machine has time for each size at least.
-    printed_of(place, model, json, 2, 5)
+    printed_of(place, model, json, 2, 2)
 }
 
 fn printed_of(
@@ -127,7 +127,7 @@ fn lanes_are_measured_side_by_side() {
     let place = Place::new();
     place.add("mobilenet", "max_batch_size: 2\n", &zoo::mobilenet(Width::QUARTER).expect("it is sound"));
     let report = |cpu_lanes| -> Option<serde_json::Value> {
-        let json = printed_of(&place, "mobilenet", true, cpu_lanes, 10)?.expect("it is measured");
+        let json = printed_of(&place, "mobilenet", true, cpu_lanes, 4)?.expect("it is measured");
         Some(serde_json::from_str(&json).expect("it is JSON"))
     };
     let Some(alone) = report(1) else { return };

@@ -25,7 +25,7 @@ fn measured(place: &Place) -> Option<Profile> {
     let (_pool, loader) = place.loader(runtime()?);
     let request = read_model(&place.repository(), "model", &*loader).expect("it is there");
     let trials = Trials {
-        budget: Duration::from_secs(5),
+        budget: Duration::from_secs(2),
         before_run: &|_, _| true,
         wants_stages: &|_| true,
         by_operators: true,
