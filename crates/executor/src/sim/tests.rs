@@ -3,7 +3,7 @@ use paternoster_testing::runs;
 use super::{planted::Planted, run::play, scenario::REQUESTS};
 
 /// Number of runs in a normal test run.
-const SHARE: u64 = if cfg!(debug_assertions) { 200 } else { 2_000 };
+const SHARE: u64 = if cfg!(debug_assertions) { 140 } else { 2_000 };
 
 #[test]
 fn pools_over_simulated_devices_answer_every_request_once_and_with_its_own_rows() {

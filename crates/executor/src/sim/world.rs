@@ -153,7 +153,7 @@ impl World {
         let is_lossy = rng.permille(400);
         let losses = (0..shards).map(|shard| (rng.permille(400), (Instant::from_ns(rng.below(over + 1)), shard)));
         let losses = losses.filter(|(is_lost, _)| is_lossy && *is_lost).map(|(_, loss)| loss).collect();
-        let memory_rows = if rng.permille(30) { 20 } else { 1 << 20 };
+        let memory_rows = if rng.permille(60) { 20 } else { 1 << 20 };
         Self { models: world.scenario.models.len() + 2, shards, losses, memory_rows, ..world }
     }
 
