@@ -136,6 +136,12 @@ fn bert() {
 }
 
 #[test]
+fn a_narrow_sentence_encoder() {
+    with_card(|| network(zoo::minilm_of(Width::part(6), Seeded::new(1)), &[("tokens", 4)], 30_522).check());
+}
+
+#[test]
+#[ignore = "one network of many: make nightly"]
 fn a_sentence_encoder() {
     with_card(|| network(zoo::minilm(Seeded::new(1)), &[("tokens", 4)], 30_522).check());
 }
