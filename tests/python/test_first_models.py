@@ -37,13 +37,15 @@ def blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.MULTILINE | re.DOTALL)
 
 
-def written(page, folder, is_run=lambda program: True):
-    """Runs the programs of a page in a folder, and writes the files whose names are in their first lines. Returns the
-    programs' names."""
+def written(page, folder, is_run=lambda program: True, changes=()):
+    """Runs the programs of a page in a folder, with these replacements, and writes the files whose names are in their
+    first lines. Returns the programs' names."""
     names, before = {}, Path.cwd()
     os.chdir(folder)
     try:
         for program in filter(is_run, blocks(page, "python")):
+            for old, new in changes:
+                program = program.replace(old, new)
             exec(compile(program, page, "exec"), names)
         for text in blocks(page, "yaml"):
             path = Path(re.match(r"# (\S+)\n", text)[1])
@@ -146,7 +148,9 @@ def test_ctc(recipes):
 
 def test_first_models(program, tmp_path):
     """Those of PyTorch take gigabytes of packages, and their exporters' forms are in test_exported_recurrent.py."""
-    names = written("first-model.md", tmp_path, lambda text: "torch" not in text and "triton" not in text)
+    is_run = lambda text: "torch" not in text and "triton" not in text  # noqa: E731
+    names = written("first-model.md", tmp_path, is_run, [("n_estimators=500", "n_estimators=50")])
+    assert names["trees"].n_estimators == 50
     models = tmp_path / "models"
     checked = check(program, models)
     assert checked.returncode == 1 and "resnet18" in checked.stdout, "the program of photo is not there"
