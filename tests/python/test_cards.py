@@ -14,11 +14,13 @@ import pytest
 import tritonclient.grpc as triton
 from cells_reference import LONGEST, SPARE_STEPS
 from clients import ask_all, refused
-from conftest import Server
+from conftest import Server, by_night
 from test_cells import TOLERANCE, inputs_of
 from tritonclient.utils import InferenceServerException
 
-REQUESTS = 80
+#: Requests for each model. Those with lengths have slots for fewer.
+REQUESTS = 80 if by_night() else 40
+SLOTS = REQUESTS * 4 // 5
 #: One of this many requests is cancelled.
 CANCELLED = 20
 #: Models that run on cards.
@@ -43,7 +45,7 @@ def repository(program, tmp_path_factory):
     subprocess.run([str(part) for part in command], check=True, capture_output=True, timeout=300)
     for model, lengths in LENGTHS.items():
         with (folder / model / "model.yaml").open("a") as config:
-            config.write(f"instance: {{ lengths: {json.dumps(lengths)} }}\nbatching: {{ cellular: {{ slots: 64 }} }}\n")
+            config.write(f"instance: {{ lengths: {json.dumps(lengths)} }}\nbatching: {{ cellular: {{ slots: {SLOTS} }} }}\n")
     return folder
 
 
