@@ -10,7 +10,7 @@ VENV   := .cache/tests/bin/python
 BINARY  = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); from server import binary; print(binary())')
 
 .DEFAULT_GOAL := help
-.PHONY: help build setup tools models demo demo-models serve test nightly kernels kube-test gpu-test gpu-kit conformance fuzz soak lint bench bench-frontend compare-policies compare-triton compare-text scaling figures timelines page overload attacks packages package-test image release aarch64 book clean
+.PHONY: help build setup tools models demo demo-models serve test nightly kernels kube-test gpu-test gpu-kit conformance fuzz soak lint bench bench-frontend compare-policies compare-triton compare-text scaling figures policies timelines page overload attacks packages package-test image release aarch64 book clean
 
 help:
 	@echo "make demo      serve a sentence encoder, and compare how an LSTM is batched"
@@ -31,6 +31,7 @@ help:
 	@echo "make compare-text  texts to vectors, beside fastembed and a plain loop over ONNX Runtime"
 	@echo "make compare-triton  beside exact lengths, as a Triton serves them; with a Triton at hand: scripts/compare_triton.py --peer host:port"
 	@echo "make scaling   lanes, shards and huge pages beside each other; scripts/contention.py counts waits for locks, as root"
+	@echo "make policies  every policy beside auto on all tables of devices, simulated. ONLY=titan-rtx/unet,…: some models"
 	@echo "make figures   the papers' figures from the simulator, which every machine draws alike. ONLY=batchmaker-7,…: some; CHECK=1: compares a part with the kept tables"
 	@echo "make page      the picture of the server's page, from a headless browser"
 	@echo "make overload  64 clients against a queue limit of 32 for a minute"
@@ -179,6 +180,11 @@ compare-text: build
 # The measured figures of docs/benchmarks/scaling.md, about ten minutes.
 scaling: build setup
 	@$(VENV) scripts/scaling.py
+
+# The table of docs/benchmarks/policies.md, about five minutes.
+policies:
+	cargo build --package paternoster --release
+	@$(PYTHON) scripts/policies.py $(if $(ONLY),--only $(ONLY))
 
 # The papers' figures from the simulator: the plots and tables of docs/benchmarks/{lazybatching,dvabatch,batchmaker,adaptive}.md,
 # where `git diff` then shows what changed. With CHECK=1 a part of the tables is drawn again and compared instead.

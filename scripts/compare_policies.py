@@ -74,7 +74,7 @@ def compare(program, models, profiles, name, case, given):
             "case": name,
             "t1_ms": alone_ms,
             "t8_8_ms": together_ms,
-            "auto": f"{report['choice']['stages']} x {described(report['choice']['policy'])}",
+            "auto": f"{report['choice']['stages']} x {report['choice']['policy']}",
             "load": load["load"],
             "at": load["at"],
             "window": window["policy"].removesuffix(" (best)"),
@@ -105,13 +105,6 @@ def peaks(program, name, common, lengths_vary):
         row |= {"ratio": ratio["median"], "least": ratio["least"], "greatest": ratio["greatest"]}
         rows.append(rounded(row))
     return rows
-
-
-def described(policy):
-    if policy == "serial":
-        return policy
-    rules = [rule for rule in ("input", "load") if policy["diversity"][rule]]
-    return " ".join(["diversity", *rules, "operator"])
 
 
 def show(rows):

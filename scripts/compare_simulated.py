@@ -26,8 +26,8 @@ LOADS = (0.25, 0.6, 0.9)
 #: For each case: the policies, and the policy that the simulator runs for each. `auto` knows the profile's times from
 #: the start, as a simulated policy does.
 COMPARED = {
-    "minilm, glue-short": {"window": "window", "auto": "diversity: { input: true, operator: true }"},
-    "resnet50": {"window": "window", "auto": "diversity: { operator: true }"},
+    "minilm, glue-short": {"window": "window", "auto": "auto"},
+    "resnet50": {"window": "window", "auto": "auto"},
 }
 #: The workload glue-short of docs/measuring.md.
 LENGTHS = {"mu": 2.4, "sigma": 0.6, "least": 3, "most": 128}

@@ -1,6 +1,6 @@
 //! Policies of other crates, by the names that configurations may give.
 
-use paternoster_batching::{CustomPolicy, PolicyKind};
+use paternoster_batching::{AUTO, CustomPolicy, PolicyKind};
 
 /// The registered policies. A server passes them to whatever reads configurations.
 #[derive(Clone, Debug, Default)]
@@ -22,7 +22,7 @@ impl CustomPolicies {
         let name = policy.name();
         let fits = |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
         let is_word = !name.is_empty() && name.chars().all(fits);
-        let is_taken = name == "auto" || PolicyKind::ALL.iter().any(|kind| kind.name() == name);
+        let is_taken = name == AUTO || PolicyKind::ALL.iter().any(|kind| kind.name() == name);
         if !is_word || is_taken || self.find(name).is_some() {
             return Err(PolicyNameError(name));
         }

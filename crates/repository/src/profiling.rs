@@ -178,7 +178,7 @@ impl PoolLoader {
         tracing::info!(
             model = resolved.spec.name,
             stages = stages.count(),
-            policy = if chooses_policy { choice.policy.describe() } else { knobs.policy.name().to_owned() },
+            policy = if chooses_policy { choice.policy.name() } else { knobs.policy.name() },
             reasons = choice.reasons.join("; "),
             "profile applied"
         );

@@ -283,7 +283,7 @@ fn describe_choice(profile: &Profile, found: &Findings, choice: &Choice, out: &m
     if let Some(rows) = found.preferred_side_by_side {
         writeln!(out, "  preferred rows, on every lane at once: [{rows}]")?;
     }
-    writeln!(out, "\nchosen: stages {}, policy {}", choice.stages, choice.policy.describe())?;
+    writeln!(out, "\nchosen: stages {}, policy {}", choice.stages, choice.policy.name())?;
     choice.reasons.iter().try_for_each(|reason| writeln!(out, "  {reason}"))
 }
 

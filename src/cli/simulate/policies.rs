@@ -156,7 +156,7 @@ impl Asked {
 
 #[cfg(test)]
 mod tests {
-    use paternoster_batching::{LazyKnobs, WindowKnobs};
+    use paternoster_batching::{AutoKnobs, LazyKnobs, WindowKnobs};
     use paternoster_lab::simulate::built_in;
 
     use super::*;
@@ -171,9 +171,9 @@ mod tests {
     #[test]
     fn auto_is_what_the_server_makes_of_it() {
         let of = |around| read("auto", around).expect("it is valid").policy;
-        assert!(matches!(of(ALONE), Policy::Window(_)), "{:?}", of(ALONE));
+        assert_eq!(of(ALONE), Policy::Auto(AutoKnobs { by_target: false }));
         let with_objective = of(Circumstances { objective_ms: Some(5.0), ..ALONE });
-        assert!(matches!(&with_objective, Policy::Deferred(knobs) if knobs.eager), "{with_objective:?}");
+        assert_eq!(with_objective, Policy::Auto(AutoKnobs { by_target: true }));
     }
 
     #[test]

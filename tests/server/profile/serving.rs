@@ -61,7 +61,7 @@ async fn stages_are_as_many_as_the_profile_advises() {
 async fn a_model_is_measured_as_it_would_be_served() {
     let chosen = choose(&profile(), None).expect("it advises").policy.knobs().name();
     for (yaml, stages, policy) in [
-        ("name: model\nmax_batch_size: 8\n", 1, "window"),
+        ("name: model\nmax_batch_size: 8\n", 1, "auto"),
         ("max_batch_size: 8\nstages: auto\nbatching: { policy: lazy }\n", 8, "lazy"),
         ("max_batch_size: 8\nbatching: { policy: auto }\n", 8, chosen),
     ] {

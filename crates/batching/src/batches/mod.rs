@@ -68,6 +68,7 @@ impl Batches {
                 max_rows,
                 mergeable: knobs.mergeable,
                 is_ordered: knobs.queueing.preserve_ordering,
+                stages: stages.count(),
             }),
             table: BatchTable::new(stages.count(), max_rows),
             stages,

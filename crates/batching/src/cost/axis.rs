@@ -85,10 +85,8 @@ impl Axis {
     /// Returns the knot of an observed size: the nearest knot of its bucket, which moves towards the size unless it was
     /// profiled.
     pub(super) fn observe(&mut self, size: u64) -> Admitted {
-        let (bucket, at) = (self.bucket(size), size as f64);
-        let batch_key = self.knots.iter().enumerate().filter(|(_, knot)| knot.bucket == bucket);
-        let nearest = batch_key.min_by(|(_, one), (_, two)| (one.at - at).abs().total_cmp(&(two.at - at).abs()));
-        let Some((index, _)) = nearest else {
+        let at = size as f64;
+        let Some(index) = self.nearest(size) else {
             let index = self.knots.partition_point(|knot| knot.at < at);
             return self.insert(index, size, 1);
         };
@@ -98,6 +96,14 @@ impl Axis {
             knot.at += (at - knot.at) / f64::from(knot.samples);
         }
         Admitted { knot: index, is_new: false }
+    }
+
+    /// Returns the nearest knot of a size's bucket, if the bucket has any.
+    pub(super) fn nearest(&self, size: u64) -> Option<usize> {
+        let (bucket, at) = (self.bucket(size), size as f64);
+        let knots = self.knots.iter().enumerate().filter(|(_, knot)| knot.bucket == bucket);
+        let nearest = knots.min_by(|(_, one), (_, two)| (one.at - at).abs().total_cmp(&(two.at - at).abs()));
+        nearest.map(|(index, _)| index)
     }
 
     fn insert(&mut self, index: usize, size: u64, samples: u32) -> Admitted {

@@ -75,6 +75,13 @@ impl Curve {
         (!self.surface.is_empty()).then(|| self.at(self.lengths.place(length), self.rows.place(u64::from(rows.max(1)))))
     }
 
+    /// Whether the time of this many rows of the least length was profiled, or has been confirmed by several runs of
+    /// about as many.
+    pub(super) fn is_confirmed(&self, rows: u32) -> bool {
+        let known = self.rows.nearest(u64::from(rows)).and_then(|row| *self.known.first()?.get(row)?);
+        self.is_profiled || known.is_some_and(|estimate| estimate.is_settled())
+    }
+
     /// Corrects the curve by one run of `rows` rows, executed in a `bucket`, that took `took_ns`.
     pub(super) fn learn(&mut self, rows: u32, bucket: u32, length: u64, took_ns: f64) {
         self.law.learn(rows, bucket, length, took_ns.max(1.0));

@@ -58,6 +58,12 @@ impl Estimate {
         self.samples >= CONFIRMED
     }
 
+    /// Whether it is confirmed, and the latest samples were no surprises that may restart it. The first runs of a size
+    /// touch its memory for the first time.
+    pub(super) fn is_settled(&self) -> bool {
+        self.is_confirmed() && self.run.count == 0
+    }
+
     /// Returns the ratio between the learned and the profiled time, with its weight; `None` without both.
     pub(super) fn drift(&self) -> Option<(f64, f64)> {
         let profiled_ns = self.profiled_ns.filter(|_| self.learned > 0)?;

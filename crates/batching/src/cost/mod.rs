@@ -214,6 +214,20 @@ impl Costs {
         self.stages.iter().map(|stage| stage.curve.law.row_ns()).sum()
     }
 
+    /// Returns how many of the waiting `rows` should run so that the time of their number becomes known: all of them,
+    /// or else the largest power of two below, unless runs have confirmed it. `None` if all are known. Where requests
+    /// have lengths, there are too many sizes to try without a profile: it is always all of them.
+    pub(super) fn size_to_try(&self, rows: u32, class: &ShapeClass) -> Option<u32> {
+        let mut unprofiled = self.stages.iter().filter(|stage| !stage.curve.is_profiled).peekable();
+        unprofiled.peek()?;
+        if length_of(class) > 1 {
+            return Some(rows);
+        }
+        let is_known = |rows: u32| self.stages.iter().all(|stage| stage.curve.is_confirmed(stage.bucket(rows, 1)));
+        let smaller = (0..rows.max(2).next_power_of_two().ilog2()).rev().map(|power| 1 << power);
+        std::iter::once(rows).chain(smaller).find(|&size| !is_known(size))
+    }
+
     /// Returns the throughput B / T(B), in rows per nanosecond, of batches of this size run one after another.
     pub(super) fn throughput(&self, rows: u32, class: &ShapeClass) -> Option<f64> {
         self.remaining_ns(CellId(0), rows, length_of(class)).map(|ns| f64::from(rows) / ns)

@@ -90,11 +90,19 @@ impl Costs {
 
     /// Returns the parts in which rows that have not started should run while `behind` other rows wait for their end,
     /// queued or still to arrive. Minimizes the sum of completion times over all of them; among equal solutions, takes
-    /// the one with the largest first part. `None` if one piece is best, or if a time is unknown.
+    /// the one with the largest first part. `None` if the sum is not at most `worthwhile` times that of one piece, or
+    /// if a time is unknown.
     ///
     /// A part delays all rows behind it equally, however those run. So the best solution is a first part followed by
     /// the best solution for the remaining rows.
-    pub(crate) fn best_parts(&self, from: CellId, rows: u32, class: &ShapeClass, behind: f64) -> Option<Parts> {
+    pub(crate) fn best_parts(
+        &self,
+        from: CellId,
+        rows: u32,
+        class: &ShapeClass,
+        behind: f64,
+        worthwhile: f64,
+    ) -> Option<Parts> {
         let length = length_of(class);
         let time = |part: u32| self.remaining_ns(from, part, length);
         let mut sizes: SmallVec<[(u32, f64); 32]> = SmallVec::new();
@@ -120,7 +128,8 @@ impl Costs {
             parts.push(best[left as usize].0);
             left -= best[left as usize].0;
         }
-        (parts.len() > 1).then_some(parts)
+        let whole_ns = time(rows)? * (f64::from(rows) + behind);
+        (parts.len() > 1 && best[rows as usize].1 <= worthwhile * whole_ns).then_some(parts)
     }
 
     /// Policy II as published (figure 13): splits a batch into halves if T_remain(b) ≥ 2 · T_remain(b / 2), and

@@ -250,6 +250,8 @@ pub struct BatchLimits {
     pub mergeable: bool,
     /// Whether responses leave in the order of arrival.
     pub is_ordered: bool,
+    /// Number of the version's stages, at least 1.
+    pub stages: u16,
 }
 
 /// A policy's requirements on its version's queue and costs.

@@ -23,6 +23,9 @@ const MARGIN: Ns = 10;
 /// Share of the lanes' time that requests may need for batches to wait.
 const MOST_LOAD: f64 = 0.5;
 
+/// Share of requests in time from which none is postponed.
+const MOST_IN_TIME: f64 = 0.75;
+
 /// A late request waits behind others until it has waited this many times longer than its target allowed.
 const PATIENCE: Ns = 8;
 
@@ -44,7 +47,7 @@ pub struct DeferredKnobs {
 
 impl PolicyKnobs for DeferredKnobs {
     fn start(&self, limits: BatchLimits) -> Box<dyn BatchPolicy> {
-        Box::new(Deferred { knobs: self.clone(), is_ordered: limits.is_ordered, served_late: false })
+        Box::new(Deferred::new(self, limits))
     }
 
     fn requirements(&self) -> Requirements {
@@ -54,17 +57,22 @@ impl PolicyKnobs for DeferredKnobs {
 
 /// The policy with its state for one version.
 #[derive(Debug)]
-struct Deferred {
+pub(super) struct Deferred {
     knobs: DeferredKnobs,
     /// Whether responses leave in the order of arrival, so that a late request would delay all behind it.
     is_ordered: bool,
     /// Whether the latest batch was of late requests although others waited.
     served_late: bool,
+    /// Whether all that could board were in time together at the latest decision.
+    pub(super) all_in_time: bool,
 }
 
 impl BatchPolicy for Deferred {
     fn change(&mut self, view: &View<'_>) -> Option<Decision> {
         let late = late(view)?;
+        if !self.knobs.reject_late && !postponing_pays(view, late) {
+            return None;
+        }
         match self.knobs.reject_late {
             true => Some(Decision::Refuse(late)),
             false if self.is_ordered || view.ledger[late].is_behind() => None,
@@ -81,6 +89,7 @@ impl BatchPolicy for Deferred {
                 candidates.by_target(view, sub_queue).into_iter().partition(|&ix| view.ledger[ix].is_behind());
             let late = Late::of(view, entry);
             let serves_late = fresh.is_empty() || late.is_due && !self.served_late;
+            self.all_in_time = true;
             let request_ixs = if serves_late {
                 late.batch(view, sub_queue, entry)
             } else {
@@ -93,7 +102,12 @@ impl BatchPolicy for Deferred {
                     due = due.min(start);
                     continue;
                 }
-                batch.with_late(fresh[in_time].to_vec(), &behind)
+                self.all_in_time = in_time == (0..all);
+                if in_time != (0..all) && !postponing_pays(view, fresh[0]) {
+                    fresh[..all].to_vec()
+                } else {
+                    batch.with_late(fresh[in_time].to_vec(), &behind)
+                }
             };
             self.served_late = serves_late;
             return Decision::New { sub_queue, selection: Selection::Named(request_ixs), accepts_newcomers: true };
@@ -103,6 +117,10 @@ impl BatchPolicy for Deferred {
 }
 
 impl Deferred {
+    pub(super) fn new(knobs: &DeferredKnobs, limits: BatchLimits) -> Self {
+        Self { knobs: knobs.clone(), is_ordered: limits.is_ordered, served_late: false, all_in_time: true }
+    }
+
     /// Whether batches may wait at all. Where requests need more than half of the lanes' time, those that arrive while
     /// a late batch runs would find no other lane.
     fn may_wait(&self, view: &View<'_>) -> bool {
@@ -232,7 +250,7 @@ impl Batch<'_> {
 struct Late {
     request_ixs: Vec<RequestIx>,
     rows: u32,
-    /// Whether they fill a largest batch, which saves time.
+    /// Whether they fill a largest batch, and that saves time because batches of others are shorter.
     are_many: bool,
     /// Whether they need not wait any longer: they are many, or have waited too long.
     is_due: bool,
@@ -245,8 +263,13 @@ impl Late {
         let fill_a_batch: bool = rows(&request_ixs) >= view.max_rows;
         request_ixs.truncate(all_within(view, &request_ixs, view.max_rows));
         let first = request_ixs.first().copied();
-        let are_many = fill_a_batch
-            && first.is_some_and(|first| best_size(view, &ShapeClass(view.ledger[first].lengths.clone())) > 1);
+        let saves_time = |first: RequestIx| {
+            let class = ShapeClass(view.ledger[first].lengths.clone());
+            let batch = Batch { view, class: &class };
+            let largest_ns = batch.takes_ns(view.max_rows).unwrap_or(Ns::MAX);
+            best_size(view, &class) > 1 && largest_ns > batch.half_ns(&[first])
+        };
+        let are_many = fill_a_batch && first.is_some_and(saves_time);
         let has_waited = first.is_some_and(|first| {
             let allowed_ns = allowed_ns(view, first).unwrap_or(0);
             view.now >= view.ledger[first].arrived + allowed_ns.saturating_mul(PATIENCE)
@@ -281,6 +304,21 @@ impl Late {
         }
         request_ixs
     }
+}
+
+/// Whether requests that are late, or would be in a common batch, should wait behind the others. Not where short
+/// batches carry less than the present rate, while batches that do carry it keep most requests in time: the late ones
+/// would come back as batches that make others late.
+fn postponing_pays(view: &View<'_>, first: RequestIx) -> bool {
+    let View { costs, lanes, max_rows, .. } = *view;
+    let class = ShapeClass(view.ledger[first].lengths.clone());
+    let rate = view.pending.rate.at(view.now) / f64::from(lanes.max(1));
+    let carries = |rows: &u32| costs.run_ns(*rows, &class).is_some_and(|ns| f64::from(*rows) >= rate * ns);
+    let batch_ns = (1..=max_rows).find(carries).and_then(|rows| costs.run_ns(rows, &class));
+    let Some((batch_ns, allowed_ns)) = batch_ns.zip(allowed_ns(view, first)) else { return true };
+    let allowed_ns = allowed_ns as f64;
+    // A request waits for up to one such batch before its own.
+    2.0 * batch_ns <= allowed_ns || allowed_ns - batch_ns < MOST_IN_TIME * batch_ns
 }
 
 /// Returns the time from a request's arrival to its target, if it has one.

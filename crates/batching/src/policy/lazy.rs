@@ -43,7 +43,7 @@ impl Default for LazyKnobs {
 
 impl PolicyKnobs for LazyKnobs {
     fn start(&self, _: BatchLimits) -> Box<dyn BatchPolicy> {
-        Box::new(Lazy { knobs: self.clone() })
+        Box::new(Lazy::new(self))
     }
 
     fn requirements(&self) -> Requirements {
@@ -54,7 +54,7 @@ impl PolicyKnobs for LazyKnobs {
 
 /// The policy.
 #[derive(Debug)]
-struct Lazy {
+pub(super) struct Lazy {
     knobs: LazyKnobs,
 }
 
@@ -83,6 +83,10 @@ impl BatchPolicy for Lazy {
 }
 
 impl Lazy {
+    pub(super) fn new(knobs: &LazyKnobs) -> Self {
+        Self { knobs: knobs.clone() }
+    }
+
     /// Selects the requests of a new batch: as many as keep every one of them in time, or all, if that makes fewer
     /// requests late than leaving the rest to the next batch. Keeping batches small for the sake of a few requests
     /// would in the end make all of them late.
@@ -124,15 +128,16 @@ impl Lazy {
     }
 
     /// Pushes as many requests as allowed onto the newest batch.
-    fn push(&self, view: &View<'_>) -> Option<Decision> {
+    pub(super) fn push(&self, view: &View<'_>) -> Option<Decision> {
         let (batch, part) = stretchable(view)?;
         if part.steps.len() >= self.knobs.max_depth.max(1) as usize {
             return None;
         }
         let sub_queue = view.pending.waiting_with(&batch.batch_key)?;
         let stack: SmallVec<[Entry; 5]> = part.steps.iter().map(|step| entry(view, step)).collect();
-        let looked_at = view.pending.by_target(sub_queue).take(LOOKED_AT * batch.places.free() as usize);
-        let fitting = looked_at.filter(|&request_ix| may_pad(view, &view.ledger[request_ix], &batch.class));
+        let looked_at = LOOKED_AT * batch.places.free() as usize;
+        let waiting = view.pending.by_target_or_arrival(view.ledger, sub_queue).take(looked_at);
+        let fitting = waiting.filter(|&request_ix| may_pad(view, &view.ledger[request_ix], &batch.class));
         let mut request_ixs: Vec<RequestIx> = fitting.take(batch.places.free() as usize).collect();
         let in_time = self.in_time(view, &request_ixs, &stack, &batch.class, batch.places.free());
         // The paper checks all waiting requests together, and pushes either all of them or none (section IV-B).

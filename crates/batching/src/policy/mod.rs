@@ -3,6 +3,7 @@
 //! of the policies from that table. `docs/adding-a-policy.md` describes how to add one.
 
 mod adaptive;
+mod auto;
 mod candidate;
 mod contract;
 mod deferred;
@@ -13,12 +14,14 @@ mod lazy;
 pub(super) mod monitor;
 pub(super) mod queue_delay;
 mod serial;
+mod sizes;
 pub(super) mod slack;
 mod view;
 mod window;
 
 use self::serial::Serial;
 pub use self::{
+    auto::AutoKnobs,
     contract::{BatchLimits, BatchPolicy, CustomPolicy, Decision, PolicyKnobs, Requirements, Selection, View},
     deferred::DeferredKnobs,
     diversity::*,
@@ -57,6 +60,8 @@ macro_rules! policies {
         pub enum Policy {
             /// One request at a time.
             Serial,
+            /// What the known times say to be fastest, by the parts of the policies below.
+            Auto(AutoKnobs),
             $($(#[$doc])* $kind($knobs),)*
             /// Requests unfold into cells, and tasks are formed again at every step (BatchMaker).
             Cellular(CellularKnobs),
@@ -78,10 +83,10 @@ macro_rules! policies {
             /// All policies.
             pub const ALL: &'static [Self] = &[Self::Serial, $(Self::$kind,)* Self::Cellular];
 
-            /// Returns the policies over batches, each with default knobs.
+            /// Returns the policies over batches, each with default knobs, `auto` last.
             pub fn over_batches() -> impl Iterator<Item = Policy> {
                 let kinds = Self::ALL.iter().filter(|kind| **kind != Self::Cellular);
-                kinds.map(|kind| kind.plain())
+                kinds.map(|kind| kind.plain()).chain([Policy::Auto(AutoKnobs::default())])
             }
 
             /// Returns the name used in configurations.
@@ -108,6 +113,7 @@ macro_rules! policies {
             pub fn name(&self) -> &'static str {
                 match self {
                     Self::Serial => PolicyKind::Serial.name(),
+                    Self::Auto(_) => AUTO,
                     $(Self::$kind(_) => PolicyKind::$kind.name(),)*
                     Self::Cellular(cellular) if cellular.lazy.is_some() => PolicyKind::Lazy.name(),
                     Self::Cellular(_) => PolicyKind::Cellular.name(),
@@ -119,6 +125,7 @@ macro_rules! policies {
             pub(super) fn requirements(&self) -> Requirements {
                 match self {
                     Self::Serial => Serial::requirements(),
+                    Self::Auto(knobs) => knobs.requirements(),
                     $(Self::$kind(knobs) => knobs.requirements(),)*
                     Self::Cellular(_) => Requirements { shares_batches: false, ..Requirements::default() },
                     Self::Custom(policy) => policy.knobs().requirements(),
@@ -130,6 +137,7 @@ macro_rules! policies {
             pub(super) fn start(&self, limits: BatchLimits) -> Box<dyn BatchPolicy> {
                 match self {
                     Self::Serial | Self::Cellular(_) => Box::new(Serial),
+                    Self::Auto(knobs) => knobs.start(limits),
                     $(Self::$kind(knobs) => knobs.start(limits),)*
                     Self::Custom(policy) => policy.knobs().start(limits),
                 }
@@ -137,6 +145,9 @@ macro_rules! policies {
         }
     };
 }
+
+/// The name of the policy without knobs of a configuration.
+pub const AUTO: &str = "auto";
 
 with_policies!(policies);
 

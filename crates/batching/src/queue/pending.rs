@@ -200,6 +200,16 @@ impl Pending {
         self.targets.iter().flat_map(move |targets| targets.of_sub_queue(sub_queue))
     }
 
+    /// Returns the requests of a sub-queue by target, or in boarding order if the group keeps no targets.
+    pub(crate) fn by_target_or_arrival<'p>(
+        &'p self,
+        ledger: &'p Ledger,
+        sub_queue: SubQueueIx,
+    ) -> impl Iterator<Item = RequestIx> + 'p {
+        let entry = self.sub_queue(sub_queue).filter(|_| self.targets.is_none());
+        self.by_target(sub_queue).chain(entry.into_iter().flat_map(|entry| entry.iter(ledger)))
+    }
+
     /// Returns the sub-queues that are not empty, starting with the one that boards next.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = (SubQueueIx, &SubQueue)> {
         self.order.sub_queues().filter_map(|sub_queue| Some((sub_queue, self.sub_queue(sub_queue)?)))

@@ -285,6 +285,22 @@ fn a_slow_first_run_is_forgotten_as_soon_as_a_larger_one_is_faster() {
 }
 
 #[test]
+fn a_size_is_tried_until_its_slow_first_run_is_forgotten() {
+    let mut costs = unknown();
+    let to_try = |costs: &Costs| costs.size_to_try(4, &lengths(&[]));
+    learn(&mut costs, 4, 20_000);
+    (0..3).for_each(|_| learn(&mut costs, 4, 1_000));
+    assert_eq!(to_try(&costs), Some(4));
+    learn(&mut costs, 4, 1_000);
+    assert_eq!((mean(&costs, 4), to_try(&costs)), (Some(1_000), Some(2)));
+    (0..4).for_each(|_| learn(&mut costs, 2, 900));
+    assert_eq!(to_try(&costs), Some(1));
+    (0..4).for_each(|_| learn(&mut costs, 1, 800));
+    assert_eq!(to_try(&costs), None);
+    assert_eq!(costs.size_to_try(4, &lengths(&[16])), Some(4), "there are too many lengths");
+}
+
+#[test]
 fn a_single_run_does_not_contradict_what_many_runs_have_shown() {
     let mut costs = unknown();
     for _ in 0..8 {

@@ -6,6 +6,7 @@
 //! reproduce the papers' figures.
 
 mod adaptive;
+mod auto;
 mod buckets;
 mod cell_retries;
 mod cells_gain;

@@ -84,7 +84,7 @@ fn parts_that_take_little_longer_but_complete_later_are_not_taken() {
 fn before_the_first_stage_rows_run_one_by_one_where_that_is_fastest_however_many_wait() {
     let costs = costs(&[&[(1, 30), (2, 78), (4, 154), (8, 312), (32, 1248)]]);
     for rows in [2, 9, 16, 25, 32] {
-        let parts = costs.best_parts(ONLY, rows, &lengths(&[]), 100.0).expect("it is parted");
+        let parts = costs.best_parts(ONLY, rows, &lengths(&[]), 100.0, 1.0).expect("it is parted");
         assert!(parts.iter().all(|&part| part == 1), "{rows} rows in {parts:?}");
     }
 }
@@ -152,7 +152,7 @@ proptest! {
             row_ns + Ns::from(behind) * ns
         };
         let least = compositions(rows).iter().map(|parts| delay(parts)).min();
-        let found = profile(&times).best_parts(ONLY, rows, &lengths(&[]), f64::from(behind));
+        let found = profile(&times).best_parts(ONLY, rows, &lengths(&[]), f64::from(behind), 1.0);
         prop_assert_eq!(Some(delay(found.as_deref().unwrap_or(&[rows]))), least, "{:?}", found);
     }
 

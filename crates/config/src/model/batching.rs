@@ -3,7 +3,7 @@
 
 use std::{convert::Infallible, fmt, str::FromStr};
 
-use paternoster_batching::{CellularKnobs, CustomPolicy, Policy, PolicyKind};
+use paternoster_batching::{AUTO, CellularKnobs, CustomPolicy, Policy, PolicyKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -205,6 +205,3 @@ impl Keywords for PolicyName {
         std::iter::once(AUTO).chain(PolicyKind::ALL.iter().map(|kind| kind.name())).collect()
     }
 }
-
-/// The name that leaves the choice to the server.
-const AUTO: &str = "auto";

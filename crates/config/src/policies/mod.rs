@@ -2,7 +2,7 @@
 //! other are errors that say what would work. Knobs of other policies are ignored.
 
 use paternoster_batching::{
-    CellularKnobs, DeferredKnobs, LazyCellKnobs, LazyKnobs, Policy, PolicyKind, SequenceKnobs, WindowKnobs,
+    AutoKnobs, CellularKnobs, LazyCellKnobs, LazyKnobs, Policy, PolicyKind, SequenceKnobs, WindowKnobs,
 };
 
 use super::{
@@ -98,13 +98,12 @@ fn window(batching: &pb::ModelDynamicBatching) -> WindowKnobs {
 }
 
 impl Reader<'_> {
-    /// Returns the policy of `auto` without a profile: a window without delay or, with an objective, `deferred` without
-    /// waits, which serves late requests after others. Preferred sizes, if any are given, need the window.
+    /// Returns the policy of `auto`. Preferred sizes, if any are given, need the window.
     fn automatic(self, batching: &pb::ModelDynamicBatching) -> Policy {
         let window = WindowKnobs { max_queue_delay_ns: 0, ..window(batching) };
         let largest = u32::try_from(self.settings.config.max_batch_size).unwrap_or(0);
-        if self.traits().has_objective && window.preferred_batch_sizes.iter().all(|&size| size == largest) {
-            return Policy::Deferred(DeferredKnobs { eager: true, ..DeferredKnobs::default() });
+        if window.preferred_batch_sizes.iter().all(|&size| size == largest) {
+            return Policy::Auto(AutoKnobs { by_target: self.traits().has_objective });
         }
         Policy::Window(window)
     }

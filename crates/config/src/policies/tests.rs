@@ -44,7 +44,7 @@ fn a_policy_without_knobs_has_the_defaults() {
     assert_eq!(policy("", &[]), Ok(Policy::Serial));
     let dynamic = WindowKnobs { preferred_batch_sizes: vec![8], max_queue_delay_ns: 0 };
     assert_eq!(policy("dynamic_batching { }", &[]), Ok(Policy::Window(dynamic.clone())));
-    assert_eq!(named("auto", &[]), Ok(Policy::Window(dynamic)));
+    assert_eq!(named("auto", &[]), Ok(Policy::Auto(AutoKnobs::default())));
     assert_eq!(named("serial", &[]), Ok(Policy::Serial));
     assert_eq!(named("adaptive", &[]), Ok(Policy::Adaptive(AdaptiveKnobs::default())));
     assert_eq!(named("lazy", &[]), Ok(Policy::Lazy(LazyKnobs::default())));
@@ -53,8 +53,9 @@ fn a_policy_without_knobs_has_the_defaults() {
 #[test]
 fn padded_axes_make_no_difference_to_auto_and_window() {
     let window = WindowKnobs { preferred_batch_sizes: vec![8], max_queue_delay_ns: 0 };
-    assert_eq!(named("auto", &[PAD]), Ok(Policy::Window(window.clone())));
-    assert_eq!(named("auto", &[PAD, ("batching.bucket_width", "8")]), Ok(Policy::Window(window.clone())));
+    let auto = Policy::Auto(AutoKnobs::default());
+    assert_eq!(named("auto", &[PAD]), Ok(auto.clone()));
+    assert_eq!(named("auto", &[PAD, ("batching.bucket_width", "8")]), Ok(auto));
     assert_eq!(policy("dynamic_batching { }", &[PAD]), Ok(Policy::Window(window)));
     assert_eq!(policy("", &[PAD]), Ok(Policy::Serial), "Triton's meaning stays");
 }
@@ -62,10 +63,10 @@ fn padded_axes_make_no_difference_to_auto_and_window() {
 #[test]
 fn auto_goes_by_slack_where_there_is_an_objective() {
     let objective = ("batching.latency_objective_ms", "5");
-    let eager = DeferredKnobs { eager: true, ..DeferredKnobs::default() };
-    assert_eq!(named("auto", &[objective]), Ok(Policy::Deferred(eager.clone())));
+    let by_target = AutoKnobs { by_target: true };
+    assert_eq!(named("auto", &[objective]), Ok(Policy::Auto(by_target.clone())));
     let auto = [("batching.policy", "auto"), objective];
-    assert_eq!(policy("dynamic_batching { max_queue_delay_microseconds: 9 }", &auto), Ok(Policy::Deferred(eager)));
+    assert_eq!(policy("dynamic_batching { max_queue_delay_microseconds: 9 }", &auto), Ok(Policy::Auto(by_target)));
     let preferred = WindowKnobs { preferred_batch_sizes: vec![4], max_queue_delay_ns: 0 };
     assert_eq!(policy("dynamic_batching { preferred_batch_size: 4 }", &auto), Ok(Policy::Window(preferred)));
     let window = WindowKnobs { preferred_batch_sizes: vec![8], max_queue_delay_ns: 0 };

@@ -1,6 +1,6 @@
 //! Chooses stages and policy from a profile, with a reason for each choice.
 
-use paternoster_batching::{DiversityKnobs, InputDiversity, LoadDiversity, OperatorDiversity, Policy};
+use paternoster_batching::{AUTO, AutoKnobs, Policy, PolicyKind};
 use serde::Serialize;
 
 use super::{
@@ -35,50 +35,41 @@ pub struct Choice {
 pub enum ChosenPolicy {
     /// `serial`.
     Serial,
-    /// `diversity`, with Policy II on: it splits only batches that run as fast in parts.
-    Diversity {
-        /// Policy I.
-        input: bool,
-        /// Policy III.
-        load: bool,
-    },
+    /// `auto`.
+    Auto,
 }
 
 impl ChosenPolicy {
-    /// Returns the policy for the core.
+    /// Returns the policy for the core, for a model without an objective.
     pub fn knobs(self) -> Policy {
-        let Self::Diversity { input, load } = self else { return Policy::Serial };
-        Policy::Diversity(DiversityKnobs {
-            input: input.then(InputDiversity::default),
-            operator: Some(OperatorDiversity::default()),
-            load: load.then(LoadDiversity::default),
-        })
+        match self {
+            Self::Serial => Policy::Serial,
+            Self::Auto => Policy::Auto(AutoKnobs::default()),
+        }
     }
 
-    /// Returns the policy in the words of `model.yaml`.
-    pub fn describe(self) -> String {
-        let Self::Diversity { input, load } = self else { return "serial".to_owned() };
-        let kinds = [("input", input), ("operator", true), ("load", load)];
-        let on: Vec<&str> = kinds.into_iter().filter_map(|(name, on)| on.then_some(name)).collect();
-        format!("diversity ({})", on.join(", "))
+    /// Returns the name of the policy.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Serial => PolicyKind::Serial.name(),
+            Self::Auto => AUTO,
+        }
     }
 }
 
 /// Chooses from a profile; `fixed` is the number of stages, if the configuration sets it.
 ///
 /// If lanes that all run the model are fastest with one row each, the policy is `serial`: the lanes already share the
-/// device, and batching would only make requests wait for each other. Otherwise it is `diversity`. Each of its rules
-/// acts only if the measured times predict that it shortens completion times, so that without any it behaves like
-/// `window` with delay 0. The choice is therefore which rules can have an effect, and the number of stages:
+/// device, and batching would only make requests wait for each other. Otherwise it is `auto`, each part of which acts
+/// only if the measured times predict that it shortens completion times. The choice is therefore the number of stages:
 ///
-/// - Policy II: always. With one stage it boards no more rows than the device runs as well in parts.
-/// - Stages: where the preferred batches of operators change, if that was weighed ([`OperatorCuts`]) and measured to
-///   make rows complete earlier; else stages of equal time.
-/// - Policy I: if requests differ in length. Its groups run in parallel, which also resolves load diversity (DVABatch
-///   section 7.2): one stage, unless running stages with batches of different sizes pays off.
-/// - Otherwise Policy III, if joining pays off. The number of stages minimizes the expected completion time of a
-///   request that arrives at a random moment, among those that slow no batch down by more than 2 %: the time of all
-///   stages, [`BOUNDARY_NS`] per boundary, and half of the first stage, for which it waits.
+/// - Where the preferred batches of operators change, if that was weighed ([`OperatorCuts`]) and measured to make rows
+///   complete earlier; else stages of equal time.
+/// - If requests differ in length, batches of like lengths run in parallel, which also resolves load diversity
+///   (DVABatch section 7.2): one stage, unless running stages with batches of different sizes pays off.
+/// - Otherwise, if joining pays off, the number of stages that minimizes the expected completion time of a request that
+///   arrives at a random moment, among those that slow no batch down by more than 2 %: the time of all stages,
+///   [`BOUNDARY_NS`] per boundary, and half of the first stage, for which it waits.
 ///
 /// Returns `None` if the profile has no time for one row.
 pub fn choose(profile: &Profile, fixed: Option<u16>) -> Option<Choice> {
@@ -103,33 +94,27 @@ pub fn choose(profile: &Profile, fixed: Option<u16>) -> Option<Choice> {
         (None, None) if found.input_diversity => stages_by_operators(profile, &found, &mut reasons),
         (None, None) => stages_by_wait(profile, &found, &mut reasons),
     };
-    let policy = policy(&found, stages);
-    reasons.extend(why(policy).iter().map(|&reason| reason.to_owned()));
+    let policy = policy(&found);
+    reasons.extend(why(policy, &found, stages).into_iter().map(str::to_owned));
     Some(Choice { stages, cut_at, batch_buckets: row_buckets(profile.max_rows), policy, reasons })
 }
 
-fn policy(found: &Findings, stages: u16) -> ChosenPolicy {
-    let input = found.input_diversity;
-    if !input && found.runs_best_one_by_one() {
-        ChosenPolicy::Serial
-    } else {
-        ChosenPolicy::Diversity { input, load: !input && found.load_diversity && stages > 1 }
-    }
+fn policy(found: &Findings) -> ChosenPolicy {
+    if !found.input_diversity && found.runs_best_one_by_one() { ChosenPolicy::Serial } else { ChosenPolicy::Auto }
 }
 
-fn why(policy: ChosenPolicy) -> &'static [&'static str] {
+fn why(policy: ChosenPolicy, found: &Findings, stages: u16) -> Vec<&'static str> {
     const PARTS: &str = "no more boards together, or stays together, than the device takes as well in parts";
+    let batches = if found.input_diversity {
+        "requests differ in length: those of like length share a batch where that is faster than padding"
+    } else if stages > 1 {
+        "lengths are alike: newcomers join the newest batch (it is stretched)"
+    } else {
+        "lengths are alike and no request joins a running batch: waiting requests board at once"
+    };
     match policy {
-        ChosenPolicy::Serial => &["while all lanes are busy, no batch is 5 % faster a row than requests one by one"],
-        ChosenPolicy::Diversity { input: true, .. } => {
-            &["requests differ in length: those of like length share a batch where that is faster than padding", PARTS]
-        }
-        ChosenPolicy::Diversity { load: true, .. } => {
-            &["lengths are alike: newcomers join the newest batch (it is stretched)", PARTS]
-        }
-        ChosenPolicy::Diversity { .. } => {
-            &["lengths are alike and no request joins a running batch: waiting requests board at once", PARTS]
-        }
+        ChosenPolicy::Serial => vec!["while all lanes are busy, no batch is 5 % faster a row than requests one by one"],
+        ChosenPolicy::Auto => vec![batches, PARTS],
     }
 }
 

@@ -22,10 +22,6 @@ const GAINS: [Ns; 4] = [1000, 1100, 1500, 2000];
 /// A row in a batch takes as long as a single row.
 const LINE: [Ns; 4] = [1000, 2000, 4000, 8000];
 
-const INPUT: ChosenPolicy = ChosenPolicy::Diversity { input: true, load: false };
-const LOAD: ChosenPolicy = ChosenPolicy::Diversity { input: false, load: true };
-const NEITHER: ChosenPolicy = ChosenPolicy::Diversity { input: false, load: false };
-
 fn even(count: u64) -> CutTable {
     cut(0, &vec![GAINS.map(|us| us / count); usize::try_from(count).expect("it is small")])
 }
@@ -48,11 +44,11 @@ fn joining_pays_up_to_seven_tenths() {
 #[test]
 fn where_batching_gains_little_nothing_waits_and_nothing_is_cut() {
     let choice = choose(&profile_of(0, vec![cut(0, &[LINE])]), None).expect("it was measured");
-    assert_eq!((choice.stages, choice.policy), (1, NEITHER));
+    assert_eq!((choice.stages, choice.policy), (1, ChosenPolicy::Auto));
     assert_eq!(choice.batch_buckets, [1, 2, 4, 8]);
     assert!(choice.reasons[0].contains("gains little: T(8)/8 is 1.00 of T(1) = 1000 µs"), "{:?}", choice.reasons);
     let padded = choose(&profile_of(1, vec![cut(64, &[LINE])]), None).expect("it was measured");
-    assert_eq!((padded.stages, padded.policy), (1, INPUT), "padding costs all the more");
+    assert_eq!((padded.stages, padded.policy), (1, ChosenPolicy::Auto), "padding costs all the more");
 }
 
 #[test]
@@ -64,31 +60,32 @@ fn where_busy_lanes_do_best_with_one_row_each_requests_run_one_by_one() {
         choose(&Profile { side_by_side: points, ..profile }, None).expect("it was measured").policy
     };
     assert_eq!(side_by_side(0, 7520, 2860), ChosenPolicy::Serial, "4.7 % less a row is noise");
-    assert_eq!(side_by_side(0, 7520, 2840), NEITHER);
+    assert_eq!(side_by_side(0, 7520, 2840), ChosenPolicy::Auto);
     assert_eq!(side_by_side(0, 2000, 2860), ChosenPolicy::Serial, "whatever batches gain on a device of their own");
-    assert_eq!(side_by_side(1, 7520, 2860), INPUT, "what lengths change was not measured");
+    assert_eq!(side_by_side(1, 7520, 2860), ChosenPolicy::Auto, "what lengths change was not measured");
     assert_eq!(ChosenPolicy::Serial.knobs(), Policy::Serial);
     let alone = cut(0, &[GAINS]).stages.remove(0)[..1].to_vec();
     let gains = Profile { side_by_side: alone, ..profile_of(0, vec![cut(0, &[LINE])]) };
-    assert_eq!(choose(&gains, None).expect("it was measured").policy, NEITHER, "there was no time for larger ones");
+    assert_eq!(
+        choose(&gains, None).expect("it was measured").policy,
+        ChosenPolicy::Auto,
+        "there was no time for larger ones"
+    );
 }
 
 #[test]
 fn lengths_that_differ_are_grouped_in_one_stage() {
     let cuts = vec![cut(64, &[GAINS]), cut(64, &[GAINS.map(|us| us / 2); 2])];
     let choice = choose(&profile_of(1, cuts), None).expect("it was measured");
-    assert_eq!((choice.stages, choice.policy), (1, INPUT));
-    let input = InputDiversity::default();
-    let operator = Some(OperatorDiversity::default());
-    let knobs = DiversityKnobs { input: Some(input), operator, load: None };
-    assert_eq!(choice.policy.knobs(), Policy::Diversity(knobs));
+    assert_eq!((choice.stages, choice.policy), (1, ChosenPolicy::Auto));
+    assert_eq!(choice.policy.knobs(), Policy::Auto(AutoKnobs::default()));
 }
 
 #[test]
 fn stages_are_as_many_as_shorten_the_way_of_a_newcomer() {
     let choice = choose(&profile_of(0, vec![even(1), even(2), even(4), even(8)]), None).expect("it was measured");
     // 1500, 1255, 1140 and 1097.5 µs.
-    assert_eq!((choice.stages, choice.policy), (8, LOAD));
+    assert_eq!((choice.stages, choice.policy), (8, ChosenPolicy::Auto));
     assert!(choice.reasons[1].contains("5 µs a boundary make 1: 1500 µs, 2: 1255 µs, 4: 1140 µs, 8: 1098 µs"));
 }
 
@@ -98,10 +95,10 @@ fn cuts_that_make_batches_slower_are_not_made() {
         |stage: [Ns; 4]| choose(&profile_of(0, vec![even(1), cut(0, &[stage; 2])]), None).expect("it was measured");
     // A request that arrives at a random moment would complete after 255 + 1020 + 5 µs instead of 1500.
     let cheap = with([510, 560, 760, 1020]);
-    assert_eq!((cheap.stages, cheap.policy), (2, LOAD));
+    assert_eq!((cheap.stages, cheap.policy), (2, ChosenPolicy::Auto));
     for dear in [[511, 560, 760, 1020], [510, 560, 760, 1021]] {
         let choice = with(dear);
-        assert_eq!((choice.stages, choice.policy), (1, NEITHER));
+        assert_eq!((choice.stages, choice.policy), (1, ChosenPolicy::Auto));
         assert!(choice.reasons[1].contains("more than 2 % slower are left out"), "{:?}", choice.reasons);
     }
 }
@@ -114,7 +111,7 @@ fn stages_that_prefer_other_batches_are_split_for() {
     let together = [1000, 1610, 2820, 5340];
     let cuts = |length| vec![cut(length, &[together]), cut(length, &[likes_many, likes_few])];
     let grouped = choose(&profile_of(1, cuts(64)), None).expect("it was measured");
-    assert_eq!((grouped.stages, grouped.policy), (2, INPUT));
+    assert_eq!((grouped.stages, grouped.policy), (2, ChosenPolicy::Auto));
     assert!(
         grouped.reasons.iter().any(|why| why.contains("gain by batches of different sizes")),
         "{:?}",
@@ -123,7 +120,7 @@ fn stages_that_prefer_other_batches_are_split_for() {
     let mut rough = cuts(64);
     rough[1].stages.iter_mut().flatten().for_each(|point| point.runs = 2);
     let rough = choose(&profile_of(1, rough), None).expect("it was measured");
-    assert_eq!((rough.stages, rough.policy), (1, INPUT), "two runs may differ by chance");
+    assert_eq!((rough.stages, rough.policy), (1, ChosenPolicy::Auto), "two runs may differ by chance");
 }
 
 #[test]
@@ -150,7 +147,7 @@ fn of_halves(extra: Ns) -> Profile {
 #[test]
 fn a_model_is_cut_where_preferred_batches_change_if_that_was_measured_to_gain() {
     let cut = choose(&of_halves(0), None).expect("it was measured");
-    assert_eq!((cut.stages, cut.cut_at, cut.policy), (2, vec!["middle".to_owned()], LOAD));
+    assert_eq!((cut.stages, cut.cut_at, cut.policy), (2, vec!["middle".to_owned()], ChosenPolicy::Auto));
     let expected = "cut where preferred batches change, at middle: a row of a batch of 8 is done after 2355 µs on average \
                     instead of 3400";
     assert_eq!(cut.reasons[1], expected);
@@ -164,9 +161,9 @@ fn a_model_is_cut_where_preferred_batches_change_if_that_was_measured_to_gain() 
 #[test]
 fn stages_that_the_configuration_names_stay() {
     let fixed = choose(&profile_of(0, vec![even(1), even(3)]), Some(3)).expect("it was measured");
-    assert_eq!((fixed.stages, fixed.policy), (3, LOAD));
+    assert_eq!((fixed.stages, fixed.policy), (3, ChosenPolicy::Auto));
     let little = choose(&profile_of(0, vec![cut(0, &[LINE])]), Some(3)).expect("it was measured");
-    assert_eq!((little.stages, little.policy), (3, NEITHER));
+    assert_eq!((little.stages, little.policy), (3, ChosenPolicy::Auto));
 }
 
 #[test]
