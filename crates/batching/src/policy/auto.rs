@@ -85,7 +85,7 @@ impl BatchPolicy for Auto {
     fn board(&mut self, view: &View<'_>) -> Decision {
         if let Some(deferred) = &mut self.by_target {
             let boards = deferred.board(view);
-            return if deferred.all_in_time { self.first_part(view, boards) } else { boards };
+            return if deferred.may_be_parted { self.first_part(view, boards) } else { boards };
         }
         let Some((sub_queue, entry)) = view.pending.in_order().next() else { return Decision::Nothing };
         let candidates = CandidateBatch::of(view, sub_queue, entry, view.max_rows);

@@ -63,19 +63,16 @@ pub(super) struct Deferred {
     is_ordered: bool,
     /// Whether the latest batch was of late requests although others waited.
     served_late: bool,
-    /// Whether all that could board were in time together at the latest decision.
-    pub(super) all_in_time: bool,
+    /// Whether the latest new batch may board in parts: none stayed behind so that others are in time.
+    pub(super) may_be_parted: bool,
 }
 
 impl BatchPolicy for Deferred {
     fn change(&mut self, view: &View<'_>) -> Option<Decision> {
         let late = late(view)?;
-        if !self.knobs.reject_late && !postponing_pays(view, late) {
-            return None;
-        }
         match self.knobs.reject_late {
             true => Some(Decision::Refuse(late)),
-            false if self.is_ordered || view.ledger[late].is_behind() => None,
+            false if self.is_ordered || view.ledger[late].is_behind() || !postponing_pays(view, late) => None,
             false => Some(Decision::Postpone(late)),
         }
     }
@@ -89,7 +86,7 @@ impl BatchPolicy for Deferred {
                 candidates.by_target(view, sub_queue).into_iter().partition(|&ix| view.ledger[ix].is_behind());
             let late = Late::of(view, entry);
             let serves_late = fresh.is_empty() || late.is_due && !self.served_late;
-            self.all_in_time = true;
+            self.may_be_parted = true;
             let request_ixs = if serves_late {
                 late.batch(view, sub_queue, entry)
             } else {
@@ -102,7 +99,7 @@ impl BatchPolicy for Deferred {
                     due = due.min(start);
                     continue;
                 }
-                self.all_in_time = in_time == (0..all);
+                self.may_be_parted = in_time == (0..all);
                 if in_time != (0..all) && !postponing_pays(view, fresh[0]) {
                     fresh[..all].to_vec()
                 } else {
@@ -118,7 +115,7 @@ impl BatchPolicy for Deferred {
 
 impl Deferred {
     pub(super) fn new(knobs: &DeferredKnobs, limits: BatchLimits) -> Self {
-        Self { knobs: knobs.clone(), is_ordered: limits.is_ordered, served_late: false, all_in_time: true }
+        Self { knobs: knobs.clone(), is_ordered: limits.is_ordered, served_late: false, may_be_parted: true }
     }
 
     /// Whether batches may wait at all. Where requests need more than half of the lanes' time, those that arrive while
