@@ -249,6 +249,27 @@ impl Costs {
         sizes().find(|&size| rate(size).is_some_and(|rate| rate >= share * best))
     }
 
+    /// Returns the least number of rows, at most `max_rows`, whose batches carry a rate in rows per nanosecond. `None`
+    /// if none does, or if times are unknown. Between two known sizes times lie on a line, so one number divides those
+    /// that carry it from those that do not.
+    pub(super) fn fewest_rows(&self, rate: f64, max_rows: u32, class: &ShapeClass) -> Option<u32> {
+        let carries = |rows: u32| self.run_ns(rows, class).is_some_and(|ns| f64::from(rows) >= rate * ns);
+        let known = self.known_rows(CellId(0)).into_iter().filter(|&size| (1..max_rows).contains(&size));
+        let mut too_few = 0;
+        for size in known.chain([max_rows]) {
+            if carries(size) {
+                let mut enough = size;
+                while enough - too_few > 1 {
+                    let middle = too_few.midpoint(enough);
+                    if carries(middle) { enough = middle } else { too_few = middle }
+                }
+                return Some(enough);
+            }
+            too_few = size;
+        }
+        None
+    }
+
     /// Returns the line `T = a + c·B`, in nanoseconds, through the known batch sizes by least squares (adaptive
     /// batching, section III.A). With one known size the line passes through the origin; with none, returns `None`.
     pub(super) fn regression(&self, class: &ShapeClass) -> Option<(f64, f64)> {

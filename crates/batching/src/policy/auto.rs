@@ -103,7 +103,10 @@ impl Auto {
         let rows = request_ixs.iter().map(|&request_ix| view.ledger[request_ix].rows).sum();
         let class = class_of(view, &request_ixs);
         let mut accepts_newcomers = self.sizes.accepts_newcomers(view, &self.operator, rows, &class);
-        if accepts_newcomers && let Some(part) = self.sizes.first_part(view, &self.operator, rows, &class) {
+        if accepts_newcomers
+            && request_ixs.len() > 1
+            && let Some(part) = self.sizes.first_part(view, &self.operator, rows, &class)
+        {
             request_ixs.truncate(all_within(view, &request_ixs, part).max(1));
             let rows = request_ixs.iter().map(|&request_ix| view.ledger[request_ix].rows).sum();
             accepts_newcomers = self.sizes.accepts_newcomers(view, &self.operator, rows, &class);

@@ -310,8 +310,7 @@ fn postponing_pays(view: &View<'_>, first: RequestIx) -> bool {
     let View { costs, lanes, max_rows, .. } = *view;
     let class = ShapeClass(view.ledger[first].lengths.clone());
     let rate = view.pending.rate.at(view.now) / f64::from(lanes.max(1));
-    let carries = |rows: &u32| costs.run_ns(*rows, &class).is_some_and(|ns| f64::from(*rows) >= rate * ns);
-    let batch_ns = (1..=max_rows).find(carries).and_then(|rows| costs.run_ns(rows, &class));
+    let batch_ns = costs.fewest_rows(rate, max_rows, &class).and_then(|rows| costs.run_ns(rows, &class));
     let Some((batch_ns, allowed_ns)) = batch_ns.zip(allowed_ns(view, first)) else { return true };
     let allowed_ns = allowed_ns as f64;
     // A request waits for up to one such batch before its own.

@@ -40,6 +40,10 @@ const MOST_LOAD: f64 = 0.99;
 const RENEWED_AFTER: u64 = 64;
 const KEPT_NS: Ns = 50_000_000;
 
+/// Rows that a search looks at. It takes time in proportion to rows, of which clients may send as many as the largest
+/// batch holds, and other models wait meanwhile.
+const MOST_SEARCHED: u32 = 1_024;
+
 impl Sizes {
     pub(super) fn new(worthwhile: f64) -> Self {
         Self { worthwhile, found: BTreeMap::new(), learned: 0, renewed: Instant::ZERO }
@@ -66,7 +70,10 @@ impl Sizes {
         let (mut requests, rows) = within;
         let bound = candidates.rounded_class(view);
         let mut accepts_newcomers = self.accepts_newcomers(view, operator, rows, &bound);
-        if accepts_newcomers && let Some(part) = self.first_part(view, operator, rows, &bound) {
+        if accepts_newcomers
+            && requests > 1
+            && let Some(part) = self.first_part(view, operator, rows, &bound)
+        {
             let first_part = CandidateBatch::of(view, sub_queue, entry, part);
             let within = first_part.within(view, part);
             if within.1 > 0 {
@@ -81,7 +88,8 @@ impl Sizes {
     /// Returns the rows of the first part if the requests would wait less on average in parts than in one batch. The
     /// other parts stay in the queue, where newcomers can still join them or another lane can take them.
     ///
-    /// Without a profile, sizes that have hardly run are tried first.
+    /// Of many rows, the first part of the first [`MOST_SEARCHED`]. Without a profile, sizes that have hardly run are
+    /// tried first.
     pub(super) fn first_part(
         &mut self,
         view: &View<'_>,
@@ -92,6 +100,7 @@ impl Sizes {
         if operator.paper || rows < 2 {
             return None;
         }
+        let rows = rows.min(MOST_SEARCHED);
         if let Some(size) = view.costs.size_to_try(rows, class) {
             return (size < rows).then_some(size);
         }
@@ -126,7 +135,8 @@ impl Sizes {
         (!before.is_empty()).then_some(Decision::Split { part: part.ix, before })
     }
 
-    /// Returns the parts in which a batch should run from a stage on, or `None` if whole.
+    /// Returns the parts in which a batch should run from a stage on, or `None` if whole, as one of more than
+    /// [`MOST_SEARCHED`] rows.
     fn parts(
         &mut self,
         view: &View<'_>,
@@ -136,6 +146,9 @@ impl Sizes {
         rows: u32,
         class: &ShapeClass,
     ) -> Option<Parts> {
+        if rows > MOST_SEARCHED {
+            return None;
+        }
         let worthwhile = self.worthwhile;
         let search = || match behind {
             Behind::Rows(steps) => view.costs.best_parts(from, rows, class, Behind::rows(steps), worthwhile),

@@ -34,6 +34,16 @@ fn a_batch_is_as_large_as_its_device_likes_it() {
 }
 
 #[test]
+fn of_more_rows_than_a_search_looks_at_the_first_parts_are_as_of_few() {
+    let table = [1, 8, 16, 32, 4_096].map(|rows| (rows, bends(rows)));
+    let mut server = Timeline::new([staged(auto(), 1, 4_096, &table)], takes);
+    (0..3_000).for_each(|req| server.arrives(0, req));
+    server.lane_up(0, 0);
+    server.run_out();
+    assert_eq!(sizes(&server), [8; 375]);
+}
+
+#[test]
 fn without_a_profile_each_size_is_tried_and_the_best_is_kept() {
     let knobs = Knobs { latencies: None, ..staged(auto(), 1, 32, &[]) };
     let mut server = Timeline::new([knobs], takes);

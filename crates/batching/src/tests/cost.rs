@@ -285,6 +285,19 @@ fn a_slow_first_run_is_forgotten_as_soon_as_a_larger_one_is_faster() {
 }
 
 #[test]
+fn the_fewest_rows_that_carry_a_rate_are_those_of_a_full_search() {
+    let costs = costs(&[&[(1, 100), (4, 160), (16, 900), (32, 1_000)]]);
+    let none = lengths(&[]);
+    for per_second in 1..80 {
+        let rate = f64::from(per_second) / 1_000.0;
+        let carries = |rows: &u32| costs.run_ns(*rows, &none).is_some_and(|ns| f64::from(*rows) >= rate * ns);
+        assert_eq!(costs.fewest_rows(rate, 32, &none), (1..=32).find(carries), "{rate}");
+    }
+    assert_eq!(costs.fewest_rows(0.0, 32, &none), Some(1));
+    assert_eq!(unknown().fewest_rows(0.01, 32, &none), None);
+}
+
+#[test]
 fn a_size_is_tried_until_its_slow_first_run_is_forgotten() {
     let mut costs = unknown();
     let to_try = |costs: &Costs| costs.size_to_try(4, &lengths(&[]));
